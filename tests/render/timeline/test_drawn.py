@@ -26,7 +26,7 @@ from traceprof.render.timeline.channels import (
     items_by_width,
 )
 from traceprof.render.timeline.drawn import draw_ranks, with_states
-from traceprof.render.timeline.events import Lines
+from traceprof.render.timeline.events import LineAssigner
 from traceprof.render.timeline.lanes import build_lanes, lanes_of_rank
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
@@ -70,7 +70,7 @@ def test_few_items_are_those_of_one_trace(ranks: Ranks, most: int) -> None:
     assert whole.n_items > most >= few.n_items
     assert drawing.bin_ns == bin_ns
     assert _told(drawing.lanes) == _told(few)
-    gone = NameTotals.of(whole).less(NameTotals.of(few))
+    gone = NameTotals.of(whole).minus(NameTotals.of(few))
     assert drawing.merged is not None
     assert _by_name(drawing.lanes, drawing.merged) == _by_name(few, gone)
 
@@ -96,8 +96,8 @@ def test_a_rank_with_little_leaves_its_share_to_the_others(ranks: Ranks) -> None
 
 def test_what_is_drawn_of_fewer_items_is_what_would_have_been_drawn_at_once(ranks: Ranks) -> None:
     once = draw_ranks(ranks, ranks.span, 1_000)
-    twice = draw_ranks(ranks, ranks.span, 8_000).of_at_most(1_000, ranks.span.duration_ns)
-    of_all = draw_ranks(ranks, ranks.span, 10**6).of_at_most(1_000, ranks.span.duration_ns)
+    twice = draw_ranks(ranks, ranks.span, 8_000).limited_to(1_000, ranks.span.duration_ns)
+    of_all = draw_ranks(ranks, ranks.span, 10**6).limited_to(1_000, ranks.span.duration_ns)
     for other in (twice, of_all):
         assert other.bin_ns == once.bin_ns
         assert _told(other.lanes) == _told(once.lanes)
@@ -169,15 +169,15 @@ def test_an_event_is_on_the_first_line_that_is_free(
         busy[line : line + 1] = [end]
         expected.append(line)
     starts, ends = np.array(spans, np.int64).T
-    assert Lines().of(starts, ends).tolist() == expected
+    assert LineAssigner().of(starts, ends).tolist() == expected
 
 
 def test_events_that_overlap_without_nesting_take_the_first_line_that_is_free() -> None:
     starts, ends = np.array([(0, 3), (1, 3), (2, 5), (4, 7)], np.int64).T
-    assert Lines().of(starts, ends).tolist() == [0, 1, 2, 0]
+    assert LineAssigner().of(starts, ends).tolist() == [0, 1, 2, 0]
     # Events without a length lie one behind the other.
     starts, ends = np.array([(0, 9), (3, 3), (3, 3)], np.int64).T
-    assert Lines().of(starts, ends).tolist() == [0, 1, 1]
+    assert LineAssigner().of(starts, ends).tolist() == [0, 1, 1]
 
 
 def _longest_first(span: tuple[int, int]) -> tuple[int, int]:

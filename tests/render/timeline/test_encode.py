@@ -112,7 +112,7 @@ def _read_trace(trace: Trace, folder: Path, max_items: int | None = None) -> tup
     drawn, merged = lanes, None
     if max_items is not None:
         drawn, _ = condense_until(lanes, max_items)
-        merged = NameTotals.of(lanes).less(NameTotals.of(drawn))
+        merged = NameTotals.of(lanes).minus(NameTotals.of(drawn))
     return drawn, _read("trace", encode_lanes(drawn, {}, (), merged), folder)
 
 

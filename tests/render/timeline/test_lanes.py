@@ -23,15 +23,15 @@ from traceprof.render.timeline.channels import (
     LaneGroup,
     LaneRow,
     Lanes,
+    bin_width_ns,
     condense,
     condense_channel,
     condense_until,
+    find_widening,
     items_by_width,
-    times_to_widen,
-    width_of,
 )
 from traceprof.render.timeline.drawn import device_states
-from traceprof.render.timeline.events import MAX_LINES, Lines, merge_overlapping
+from traceprof.render.timeline.events import MAX_LINES, LineAssigner, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes, describe_process
 from traceprof.render.timeline.marks import sample_series, thin_out
 
@@ -49,19 +49,19 @@ def _arrays(spans: list[tuple[int, int]]) -> tuple[Int64Array, Int64Array]:
 @given(SPANS)
 def test_no_two_intervals_of_a_line_overlap(spans: list[tuple[int, int]]) -> None:
     starts, ends = _arrays(spans)
-    lines = Lines().of(starts, ends)
+    lines = LineAssigner().of(starts, ends)
     for line in set(lines.tolist()):
         on_line = lines == line
         assert (starts[on_line][1:] >= ends[on_line][:-1]).all()
 
 
 def test_nested_ranges_get_their_depth() -> None:
-    lines = Lines().of(*_arrays([(0, 100), (10, 50), (20, 30), (30, 40), (60, 90)]))
+    lines = LineAssigner().of(*_arrays([(0, 100), (10, 50), (20, 30), (30, 40), (60, 90)]))
     assert lines.tolist() == [0, 1, 2, 2, 1]
 
 
 def test_overlaps_that_do_not_nest_use_as_few_lines_as_they_can() -> None:
-    assert Lines().of(*_arrays([(0, 10), (5, 15), (12, 20)])).tolist() == [0, 1, 0]
+    assert LineAssigner().of(*_arrays([(0, 10), (5, 15), (12, 20)])).tolist() == [0, 1, 0]
 
 
 def test_lanes_of_a_rank() -> None:
@@ -123,7 +123,7 @@ def test_a_window_keeps_rows_whole_and_moves_the_origin() -> None:
 @given(SPANS, st.integers(1, 100))
 def test_condensing_keeps_events_time_and_bytes(spans: list[tuple[int, int]], width: int) -> None:
     starts, ends = _arrays(spans)
-    on_line = Lines().of(starts, ends) == 0
+    on_line = LineAssigner().of(starts, ends) == 0
     channel = Channel(
         "compute",
         starts=starts[on_line],
@@ -149,7 +149,7 @@ def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
 ) -> None:
     """Times reach to both sides of 0, where bins start, too."""
     starts, ends = (500 * unit * (column - 20) for column in _arrays(spans))
-    on_line = Lines().of(starts, ends) == 0
+    on_line = LineAssigner().of(starts, ends) == 0
     names = np.arange(int(on_line.sum()))
     columns = {"starts": starts[on_line], "ends": ends[on_line], "names": names}
     channel = Channel("compute", **columns, correlations=names)
@@ -159,11 +159,11 @@ def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
     expected = items_by_width(lanes)
     step_by_step = lanes
     for times in range(1, n_times + 1):
-        assert times_to_widen(expected, expected[times]) <= times
-        step_by_step = condense(step_by_step, width_of(times))
+        assert find_widening(expected, expected[times]) <= times
+        step_by_step = condense(step_by_step, bin_width_ns(times))
         assert step_by_step.n_items == expected[times] == items_by_width(step_by_step)[times]
         assert items_by_width(step_by_step)[times:] == expected[times:]
-    at_once = condense(lanes, width_of(n_times))
+    at_once = condense(lanes, bin_width_ns(n_times))
     for one, other in zip(at_once.channels, step_by_step.channels, strict=True):
         for name in ("starts", "ends", "names", "correlations", "busy_ns", "counts"):
             assert np.array_equal(getattr(one, name), getattr(other, name))

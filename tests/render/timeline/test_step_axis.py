@@ -34,7 +34,7 @@ def test_a_step_takes_as_much_as_the_longer_of_the_two() -> None:
 def test_steps_are_matched_by_number_and_else_by_order() -> None:
     axis = align_steps([_extent(0, [10, 10], 0, 4), _extent(0, [10, 10], 0, 5)])
     assert axis.labels == ("step 4", "step 5", "step 6")
-    assert axis.own == (((0, 10), (10, 20), None), (None, (0, 10), (10, 20)))
+    assert axis.step_spans == (((0, 10), (10, 20), None), (None, (0, 10), (10, 20)))
     axis = align_steps([_extent(0, [10], 0, 4), _extent(0, [9, 9], 0, 90)])
     assert axis.labels == ("step 4 | step 90", "– | step 91")
 
@@ -49,13 +49,13 @@ def test_no_time_is_lost_or_stretched(
 ) -> None:
     extents = [_extent(*one), _extent(*other, skew)]
     axis = align_steps(extents)
-    for extent, clock, own in zip(extents, axis.clocks, axis.own, strict=True):
+    for extent, clock, spans in zip(extents, axis.clocks, axis.step_spans, strict=True):
         assert clock.lengths_ns.sum() == extent.last_ns - extent.first_ns
         assert (np.diff(clock.axis_ns) >= clock.lengths_ns[:-1]).all()
         assert clock.axis_ns[0] >= 0
         assert clock.axis_ns[-1] + clock.lengths_ns[-1] <= axis.duration_ns
         every = np.arange(extent.first_ns, extent.last_ns)
         assert (np.diff(clock.starts(every)) > 0).all()
-        for start, step in zip(axis.starts, own, strict=True):
+        for start, step in zip(axis.starts, spans, strict=True):
             if step is not None:
                 assert clock.starts(np.array([step[0]])).tolist() == [start]

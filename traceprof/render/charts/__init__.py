@@ -1,1 +1,1 @@
-"""Charts of comparisons, as SVG that needs no script."""
+"""Draw charts of comparisons as SVG without scripts."""

@@ -1,6 +1,6 @@
-"""Curves of several runs, as SVG that needs no script: throughput by size, and a metric over time.
+"""Draw curves of several runs as SVG without scripts: throughput by size, and a metric over time.
 
-Below throughput stands where efficiency went.
+Below the throughput chart, bars show the causes of lost efficiency.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from traceprof.render.charts.svg import (
     drawing,
     element,
     legend,
+    points_text,
     round_factors,
     round_ticks,
     text,
+    value_grid,
 )
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known, round_text, value_text
 from traceprof.render.shown import Row
 
 _COLORS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
-_MOST: Final = len(_COLORS)
+_MAX_CURVES: Final = len(_COLORS)
 _WIDTH, _HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 18, 42
 _X: Final = (_LEFT, _WIDTH - _RIGHT)
 _Y: Final = (_HEIGHT - _BOTTOM, _TOP)
-_TENFOLD: Final = 20
-"""From such a ratio of times on their axis goes by factors of ten."""
+_LOG_TIME_RATIO: Final = 20
+"""The time axis is logarithmic if the longest run is longer than the shortest by this factor."""
 
-_BAR: Final = 54
-_NAMED: Final = 0.002
-"""What is less has no place in the legend."""
+_BAR_X_PX: Final = 54
+_MIN_NAMED_LOSS_RATIO: Final = 0.002
+"""Losses below this share of ideal throughput are not in the legend."""
 
-_NO_LOSS: Final = "reached"
+_REACHED: Final = "reached"
 _LOSS_COLORS: Final[Mapping[str, str]] = {
     "exposed communication": "communication",
     "waiting for stragglers": "p2p",
@@ -48,46 +50,52 @@ _LOSS_COLORS: Final[Mapping[str, str]] = {
     "waiting for input": "memset",
     "other idle": "idle",
 }
-_REST: Final = "h2h"
+_OTHER_LOSS_COLOR: Final = "h2h"
 
 _Points = list[tuple[float, float]]
 
 
 def curves_style() -> str:
-    """Return the style of the chart, light and dark."""
-    names = dict.fromkeys((*_COLORS, *_LOSS_COLORS.values(), _REST))
-    more = ".sizes{max-height:420px}.sizes .ideal{stroke:var(--muted);stroke-dasharray:5 4}"
-    return chart_style("sizes", names, more + ".sizes polyline{fill:none;stroke-width:2}")
+    """Return the CSS of the charts for the light and the dark theme."""
+    names = dict.fromkeys((*_COLORS, *_LOSS_COLORS.values(), _OTHER_LOSS_COLOR))
+    return chart_style(
+        "sizes",
+        names,
+        ".sizes{max-height:420px}.sizes .ideal{stroke:var(--muted);stroke-dasharray:5 4}"
+        ".sizes polyline{fill:none;stroke-width:2}",
+    )
 
 
 def accuracy_chart(result: Result) -> str:
-    """Return the curves of a result of ``traceprof accuracy``; "" where no times are known."""
+    """Draw the curves of a result of ``traceprof accuracy``; return "" if no times are known."""
     runs = [
         (name, points)
-        for name, own in split_by(result.table, "run")
-        if len(points := _points(own.rows())) > 1
+        for name, rows in split_by(result.table, "run")
+        if len(points := _points(rows.rows())) > 1
     ]
     if not runs:
         return ""
-    left_out = len(runs) - _MOST
+    left_out = len(runs) - _MAX_CURVES
     words = f" The table lists {left_out} more runs." if left_out > 0 else ""
     target, metric = float(result.scalars["target"]), str(result.scalars["metric"])
     return (
-        _over_time(runs[:_MOST], target, metric)
+        _draw_over_time(runs[:_MAX_CURVES], target, metric)
         + f'<p class="note">The dashed line is the target.{words}</p>'
     )
 
 
 def _points(rows: Sequence[Row]) -> _Points:
+    """Return (time in ns, value) of the rows with a positive, finite time."""
     pairs = [(float(row["time_ns"]), float(row["value"])) for row in rows]
     return [(time, value) for time, value in pairs if isfinite(time) and time > 0]
 
 
-def _over_time(runs: Sequence[tuple[str, _Points]], target: float, metric: str) -> str:
+def _draw_over_time(runs: Sequence[tuple[str, _Points]], target: float, metric: str) -> str:
+    """Draw the metric of each run over time, with a dashed line at ``target``."""
     times = [time for _, points in runs for time, _ in points]
     values = [value for _, points in runs for _, value in points] + [target]
     ends = [points[-1][0] for _, points in runs]
-    if max(ends) > _TENFOLD * min(ends):
+    if max(ends) > _LOG_TIME_RATIO * min(ends):
         x = Axis(log10(min(times)), log10(max(times)), *_X, base=10)
     else:
         x = Axis(min(times), max(times), *_X)
@@ -96,24 +104,25 @@ def _over_time(runs: Sequence[tuple[str, _Points]], target: float, metric: str) 
         element(
             "polyline",
             f"<title>{html_text(name)}</title>",
-            points=" ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in points),
+            points=points_text(x, y, points),
             style=f"stroke:var(--sizes-{color})",
         )
         for (name, points), color in zip(runs, _COLORS, strict=False)
     )
     ideal = element("line", class_="ideal", x1=_X[0], x2=_X[1], y1=y(target), y2=y(target))
-    grid = _grid_over_time(x, y, metric)
-    return _key(name for name, _ in runs) + drawing(
-        (_WIDTH, _HEIGHT), "sizes", f"{metric} over time", *grid, ideal, *lines
+    return _curve_legend(name for name, _ in runs) + drawing(
+        (_WIDTH, _HEIGHT),
+        "sizes",
+        f"{metric} over time",
+        *_grid_over_time(x, y, metric),
+        ideal,
+        *lines,
     )
 
 
 def _grid_over_time(x: Axis, y: Axis, metric: str) -> Iterator[str]:
-    """Yield lines at round values, their numbers, and what the axes are."""
-    for value in round_ticks(y.low, y.high):
-        at = y(value)
-        yield element("line", class_="grid", x1=_X[0], x2=_X[1], y1=at, y2=at)
-        yield text(_LEFT - 6, at + 4, round_text(Unit.NUMBER, value), "end")
+    """Yield grid lines at round values, their labels, and the titles of the axes."""
+    yield from value_grid(y, _X, Unit.NUMBER)
     ends = (x.value(0.0), x.value(1.0))
     for time in round_factors(*ends) if x.base else round_ticks(*ends, 8):
         yield text(x(time), _HEIGHT - 20, round_text(Unit.NS, time), "middle")
@@ -122,25 +131,28 @@ def _grid_over_time(x: Axis, y: Axis, metric: str) -> Iterator[str]:
     yield text(_LEFT, 10, metric)
 
 
-def _key(names: Iterator[str]) -> str:
+def _curve_legend(names: Iterator[str]) -> str:
+    """Return the legend of curves, in the order of their colors."""
     colors = (f"var(--sizes-{key})" for key in _COLORS)
     return legend(((c, n or "all runs") for c, n in zip(colors, names, strict=False)), "key")
 
 
 def scaling_charts(result: Result) -> str:
-    """Return the charts of a result of ``traceprof scaling``; "" where there is but one size."""
+    """Draw the charts of a result of ``traceprof scaling``; return "" if no group has two sizes."""
     table = result.tables["scaling"]
-    known = table.take(table["speedup"] > 0)
-    groups = [(name, own.rows()) for name, own in split_by(known, "group") if len(own) > 1]
+    measured = table.take(table["speedup"] > 0)
+    groups = [
+        (name, members.rows()) for name, members in split_by(measured, "group") if len(members) > 1
+    ]
     if not groups:
         return ""
-    left_out = len(groups) - _MOST
-    shown = groups[:_MOST]
+    left_out = len(groups) - _MAX_CURVES
+    shown = groups[:_MAX_CURVES]
     words = f" The table lists {left_out} more groups." if left_out > 0 else ""
     losses = dict(split_by(result.tables["losses"], "group")) if "losses" in result.tables else {}
-    bars = (_loss_bars(n, rows, losses[n].rows()) for n, rows in shown if n in losses)
+    bars = (_loss_bars(name, rows, losses[name].rows()) for name, rows in shown if name in losses)
     return (
-        _against_ideal(shown, str(result.scalars["devices"]), by=str(result.scalars["by"]))
+        _draw_against_ideal(shown, str(result.scalars["devices"]), by=str(result.scalars["by"]))
         + f'<p class="note">Throughput relative to one GPU of the base run. Both axes are log2. '
         f"The dashed line is ideal scaling.{words}</p>" + "".join(bars)
     )
@@ -150,40 +162,46 @@ def _size(row: Row, by: str) -> float:
     return float(row["nodes_count" if by == "nodes" else "devices_count"])
 
 
-def _per_one(row: Row) -> float:
-    """Return the throughput over that of one device of the base."""
+def _throughput_per_device(row: Row) -> float:
+    """Return the throughput relative to one device of the base run."""
     return float(row["speedup"]) * float(row["base_count"])
 
 
-def _against_ideal(groups: Sequence[tuple[str, Sequence[Row]]], devices: str, by: str) -> str:
-    every = [row for _, rows in groups for row in rows]
-    reached = [v for row in every for v in (_size(row, by), _per_one(row))]
-    low, high = floor(log2(min(reached))), log2(max(reached)) + 0.2
+def _draw_against_ideal(groups: Sequence[tuple[str, Sequence[Row]]], devices: str, by: str) -> str:
+    """Draw the throughput of each group by size; both axes are log2."""
+    rows = [row for _, group_rows in groups for row in group_rows]
+    values = [value for row in rows for value in (_size(row, by), _throughput_per_device(row))]
+    low, high = floor(log2(min(values))), log2(max(values)) + 0.2
     x, y = (Axis(low, max(high, low + 1), *ends, base=2) for ends in (_X, _Y))
     bottom, top = 2.0**low, 2.0**high
     ideal = _line(x, y, (bottom, bottom), (top, top), "ideal")
     drawn = (
-        _group(x, y, name, rows, key, by)
-        for (name, rows), key in zip(groups, _COLORS, strict=False)
+        _group(x, y, name, group_rows, key, by)
+        for (name, group_rows), key in zip(groups, _COLORS, strict=False)
     )
     title = "nodes" if by == "nodes" else devices
     foot = text(round((_WIDTH + _LEFT) / 2), _HEIGHT - 4, title, "middle")
-    grid = _grid_of_sizes(x, y, (low, high))
-    label = "Throughput by job size, compared with ideal scaling"
-    return _key(name for name, _ in groups) + drawing(
-        (_WIDTH, _HEIGHT), "sizes", label, *grid, ideal, *drawn, foot
+    return _curve_legend(name for name, _ in groups) + drawing(
+        (_WIDTH, _HEIGHT),
+        "sizes",
+        "Throughput by job size, compared with ideal scaling",
+        *_grid_of_sizes(x, y, (low, high)),
+        ideal,
+        *drawn,
+        foot,
     )
 
 
 def _group(x: Axis, y: Axis, name: str, rows: Sequence[Row], key: str, by: str) -> str:
-    points = " ".join(f"{x(_size(row, by)):.1f},{y(_per_one(row)):.1f}" for row in rows)
+    points = points_text(x, y, ((_size(row, by), _throughput_per_device(row)) for row in rows))
     line = element("polyline", points=points, style="stroke:var(--own)")
     dots = "".join(_dot(x, y, name, row, by) for row in rows)
     return element("g", line + dots, style=f"--own:var(--sizes-{key})")
 
 
 def _dot(x: Axis, y: Axis, name: str, row: Row, by: str) -> str:
-    size, value = _size(row, by), _per_one(row)
+    """Draw one measured size as a circle with its confidence interval and a tooltip."""
+    size, value = _size(row, by), _throughput_per_device(row)
     words = f"{name or 'all runs'}, {size:g}: {value_text(Unit.RATIO, row['efficiency_ratio'])}"
     words += f" of ideal, {value:.4g}× the throughput of one"
     low, high = (float(row[f"{end}_ratio"]) * size for end in ("low", "high"))
@@ -203,10 +221,10 @@ def _line(x: Axis, y: Axis, begin: tuple[float, float], end: tuple[float, float]
 
 
 def _grid_of_sizes(x: Axis, y: Axis, ends: tuple[int, float]) -> Iterator[str]:
-    """Yield a line and its numbers at powers of two."""
+    """Yield grid lines and labels at powers of two."""
     low, high = 2.0 ** ends[0], 2.0 ** ends[1]
-    every = max(1, round((ends[1] - ends[0]) / 12))
-    for power in range(ends[0], floor(ends[1]) + 1, every):
+    power_step = max(1, round((ends[1] - ends[0]) / 12))
+    for power in range(ends[0], floor(ends[1]) + 1, power_step):
         mark = 2.0**power
         yield _line(x, y, (low, mark), (high, mark), "grid")
         yield text(_LEFT - 6, y(mark) + 4, f"{mark:g} ×", "end")
@@ -214,46 +232,55 @@ def _grid_of_sizes(x: Axis, y: Axis, ends: tuple[int, float]) -> Iterator[str]:
 
 
 def _loss_bars(name: str, rows: Sequence[Row], losses: Sequence[Row]) -> str:
-    known = dict.fromkeys(str(one["loss"]) for one in losses)
-    others = [loss for loss in known if loss not in _LOSS_COLORS]
-    colors = {**_LOSS_COLORS, **{one: _COLORS[i % _MOST] for i, one in enumerate(others)}}
-    bars, used = [], dict.fromkeys([_NO_LOSS])
+    """Draw one bar per size, split into the reached share of ideal throughput and the losses.
+
+    Losses are matched by number of devices and, if it is known, by global batch size.
+    """
+    loss_names = dict.fromkeys(str(loss_row["loss"]) for loss_row in losses)
+    others = [loss for loss in loss_names if loss not in _LOSS_COLORS]
+    colors = {
+        **_LOSS_COLORS,
+        **{loss: _COLORS[i % _MAX_CURVES] for i, loss in enumerate(others)},
+    }
+    bars, used = [], dict.fromkeys([_REACHED])
     for row in rows:
         batch = row.get("global_batch_count")
-        same = [
-            one
-            for one in losses
-            if one["devices_count"] == row["devices_count"]
-            and (not is_known(batch) or one.get("global_batch_count", batch) == batch)
+        size_losses = [
+            loss_row
+            for loss_row in losses
+            if loss_row["devices_count"] == row["devices_count"]
+            and (not is_known(batch) or loss_row.get("global_batch_count", batch) == batch)
         ]
-        parts = [(_NO_LOSS, float(row["efficiency_ratio"]))]
-        parts += [(str(one["loss"]), float(one["lost_ratio"])) for one in same]
-        used |= dict.fromkeys(loss for loss, ratio in parts if ratio >= _NAMED)
+        parts = [(_REACHED, float(row["efficiency_ratio"]))]
+        parts += [
+            (str(loss_row["loss"]), float(loss_row["lost_ratio"])) for loss_row in size_losses
+        ]
+        used |= dict.fromkeys(loss for loss, ratio in parts if ratio >= _MIN_NAMED_LOSS_RATIO)
         bars.append(_bar(f"{row['devices_count']:g}", parts, colors))
     key = legend(
-        ((f"var(--sizes-{colors[loss]})", loss) for loss in used if loss != _NO_LOSS), "key"
+        ((f"var(--sizes-{colors[loss]})", loss) for loss in used if loss != _REACHED), "key"
     )
     title = html_text(name or "all runs")
     return f'<h3>Lost, share of ideal: {title}</h3>{key}<div class="lost">{"".join(bars)}</div>'
 
 
 def _bar(size: str, parts: Sequence[tuple[str, float]], colors: Mapping[str, str]) -> str:
-    """Return a bar from 0 to ideal; losses below 0 are gains and not drawn."""
-    whole = max(1.0, sum(ratio for _, ratio in parts if ratio > 0))
+    """Draw the losses of one size from 0 to ideal. Negative losses (gains) are not drawn."""
+    full_ratio = max(1.0, sum(ratio for _, ratio in parts if ratio > 0))
     pieces, x = [], 0.0
     for loss, ratio in parts:
         if ratio <= 0:
             continue
-        width = 100 * ratio / whole
-        fill = "var(--line)" if loss == _NO_LOSS else f"var(--sizes-{colors[loss]})"
+        width = 100 * ratio / full_ratio
+        fill = "var(--line)" if loss == _REACHED else f"var(--sizes-{colors[loss]})"
         title = f"<title>{html_text(f'{size}: {loss} {value_text(Unit.RATIO, ratio)}')}</title>"
         place = {"x": f"{x:.2f}%", "y": "0", "width": f"{width:.2f}%", "height": "18"}
         pieces.append(element("rect", title, **place, style=f"fill:{fill}"))
         x += width
-    reached = value_text(Unit.RATIO, parts[0][1])
+    total = value_text(Unit.RATIO, parts[0][1])
     return (
-        f'<svg width="100%" height="22" role="img" aria-label="{html_text(size)}: {reached} of '
-        f'ideal"><svg x="{_BAR}" width="88%" height="22">{"".join(pieces)}</svg>'
-        + text(_BAR - 6, 14, size, "end", style="font-size:11px;fill:var(--muted)")
+        f'<svg width="100%" height="22" role="img" aria-label="{html_text(size)}: {total} of '
+        f'ideal"><svg x="{_BAR_X_PX}" width="88%" height="22">{"".join(pieces)}</svg>'
+        + text(_BAR_X_PX - 6, 14, size, "end", style="font-size:11px;fill:var(--muted)")
         + "</svg>"
     )

@@ -1,8 +1,8 @@
-"""Charts that one explores: figures of plotly, drawn by the page that holds plotly.js.
+"""Write interactive plotly figures as data that the page draws with plotly.js.
 
-A figure is plain data, traces and a layout as plotly has them; plotly itself is not imported.
-A color may be a variable of the page ("var(--compute)"), which has one for each theme. The page
-draws a figure when it comes into view, again when the theme changes, and light for paper.
+A figure is plain data: plotly's traces and layout. This module does not import plotly. A color can
+be a variable of the page ("var(--compute)"), which has a value for each theme. The page draws a
+figure when it comes into view, and again when the theme changes. Printed pages use the light theme.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from traceprof.render.escape import html_text, plotly_text
 from traceprof.render.page.document import PLOTLY_CONFIG
 
 Trace = Mapping[str, Any]
-"""A trace of plotly. ``meta={"links": …}`` has an address of the page for each point; a name
-instead of a list is that of other links in the ``meta`` of the layout.
+"""A plotly trace.
+
+``meta={"links": …}`` has a page address for each point. If the value is a name instead of a list,
+the links are under that name in the ``meta`` of the layout.
 """
 
 _LINE: Final = "var(--line)"
@@ -31,7 +33,7 @@ _AXIS: Final[Mapping[str, Any]] = {
     "linecolor": _LINE,
     "zerolinecolor": _LINE,
     "automargin": True,
-    # Units stand in the title: no "10k" or "1e-3" on ticks.
+    # The title contains the unit, so ticks must not show "10k" or "1e-3".
     "exponentformat": "none",
     "separatethousands": True,
     "fixedrange": False,
@@ -58,7 +60,7 @@ _CONFIG: Final = {
     "responsive": True,
 }
 _HEIGHT: Final = 300
-_DIGITS: Final = 6
+_JSON_DIGITS: Final = 6
 
 
 def figure_html(
@@ -70,33 +72,30 @@ def figure_html(
     height: int = _HEIGHT,
     **layout: Any,
 ) -> str:
-    """Return a figure as a piece of HTML; names in it must have gone through `plotly_text`.
+    """Return a figure as HTML. Names in it must have passed through `plotly_text`.
 
     Args:
-        traces: what is drawn.
-        label: what the figure shows, for who cannot see it.
-        x: the title of the axis, with its unit.
-        y: the same of the other one.
-        height: in pixels; it is as wide as the page.
-        layout: more of plotly's layout; axes are completed by what all have.
+        traces: the plotly traces.
+        label: a description of the figure for screen readers.
+        x: the title of the x axis, with its unit.
+        y: the title of the y axis, with its unit.
+        height: in pixels; the figure is as wide as the page.
+        layout: more entries of plotly's layout; axes get the default axis settings.
     """
-    axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}} | {
-        name: value for name, value in layout.items() if "axis" in name
-    }
-    for name, title in (("xaxis", x), ("yaxis", y)):
-        axes[name] = {"title": {"text": title}, **axes[name]}
-    told = {
+    titles = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
+    axes = titles | {name: value for name, value in layout.items() if "axis" in name}
+    figure = {
         "data": list(traces),
         "layout": {
             **_LAYOUT,
             "height": height,
             **layout,
-            **{name: {**_AXIS, **axis} for name, axis in axes.items()},
+            **{name: {**_AXIS, **titles.get(name, {}), **axis} for name, axis in axes.items()},
         },
         "config": _CONFIG,
     }
-    text = json.dumps(told, default=_plain, separators=(",", ":"), allow_nan=False)
-    text = text.replace("<", "\\u003c")  # no end of the script within a name
+    text = json.dumps(figure, default=_to_json, separators=(",", ":"), allow_nan=False)
+    text = text.replace("<", "\\u003c")  # a name must not end the script element
     return (
         f'<figure class="plotly-chart" aria-label="{html_text(label)}" style="height:{height}px">'
         f'<script type="application/json">{text}</script></figure>'
@@ -104,26 +103,32 @@ def figure_html(
 
 
 def figures_script() -> str:
-    """Return the script that draws the figures of a page, once plotly.js is there."""
+    """Return the script that draws the figures of a page when plotly.js is loaded."""
     return (files(__package__) / "figures.js").read_text(encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
-    """Return arrays as JSON has them: six digits, and null for what is not known."""
+def _to_json(value: Any) -> Any:
+    """Convert arrays and floats for JSON: six digits, and null for unknown values.
+
+    Raises:
+        TypeError: the value has another type.
+    """
     if isinstance(value, np.ndarray):
         return (
-            [_plain(one) for one in value.tolist()] if value.dtype.kind == "f" else value.tolist()
+            [_to_json(item) for item in value.tolist()]
+            if value.dtype.kind == "f"
+            else value.tolist()
         )
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None
+        return float(f"{value:.{_JSON_DIGITS}g}") if np.isfinite(value) else None
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return _to_json(value.item())
     raise TypeError(f"{type(value)} in a figure")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What an axis counts in: ``unit`` is named in its title, ``size`` is one of it."""
+    """The unit of an axis: ``unit`` is its name, ``size`` the value of one unit."""
 
     unit: str
     size: float
@@ -133,7 +138,7 @@ class Scale:
         return np.asarray(values, np.float64) / self.size
 
     def hover(self, axis: str) -> str:
-        """Return what a hover template shows of the value on an axis ("x", "y")."""
+        """Return the part of a hover template for the value on an axis ("x", "y")."""
         return f"%{{{axis}:.4~g}} {self.unit}".strip()
 
 
@@ -149,21 +154,23 @@ _UNITS_OF_TIME: Final = {Unit.AT_NS: Unit.NS}
 
 
 def scale_of(unit: Unit, *values: Sequence[float] | npt.NDArray[Any]) -> Scale:
-    """Return the largest unit of which the largest of ``values`` is one at least."""
-    known = [np.abs(np.asarray(own, np.float64)) for own in values]
-    largest = max((float(own[np.isfinite(own)].max(initial=0.0)) for own in known), default=0.0)
+    """Return the largest unit that is not larger than the largest of ``values``."""
+    known = [np.abs(np.asarray(array, np.float64)) for array in values]
+    largest = max(
+        (float(array[np.isfinite(array)].max(initial=0.0)) for array in known), default=0.0
+    )
     named = _UNITS.get(_UNITS_OF_TIME.get(unit, unit), (("", 1.0),))
-    fitting = [one for one in named if one[1] <= largest]
+    fitting = [unit_size for unit_size in named if unit_size[1] <= largest]
     return Scale(*(fitting[-1] if fitting else named[0]))
 
 
 def choice(
     names: Sequence[str], sizes: Sequence[int], titles: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, Any]:
-    """Return a menu that shows the traces of one name; nothing where there is but one.
+    """Return a menu that shows the traces of one name; {} if there is only one name.
 
-    The traces of each name, of which there are ``sizes``, follow one another. ``titles`` is what
-    of the layout changes with each.
+    The traces of each name are consecutive; ``sizes`` holds their numbers. ``titles`` holds the
+    layout changes of each name.
     """
     if len(names) == 1:
         return {}
@@ -184,14 +191,14 @@ def choice(
 
 _COLORS: Final = ("compute", "communication", "h2d", "d2d", "d2h", "memset", "p2p", "overlap")
 MOST_LINES: Final = len(_COLORS)
-"""How many lines of one figure can be told apart."""
+"""Number of distinct line colors of a figure."""
 
 
 def color_of_line(place: int) -> str:
-    """Return the color of one of several lines of equal rank."""
+    """Return the color of the line with index ``place``, among lines of equal importance."""
     return f"var(--{_COLORS[place % MOST_LINES]})"
 
 
 def note(words: str) -> str:
-    """Return a line of HTML that says what a figure shows; names in it must be escaped."""
+    """Return a line of HTML that explains a figure; names in it must be escaped."""
     return f'<p class="note">{words}</p>'

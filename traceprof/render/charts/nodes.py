@@ -1,4 +1,4 @@
-"""A round of each rank, stacked by the phases of the host, as SVG that needs no script."""
+"""Draw a round of each rank, stacked by host phase, as SVG without scripts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from traceprof.render.formatting import is_known, round_text, value_text
 from traceprof.render.shown import Row
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 260, 80, 26, 18, 26
-_LETTERS: Final = 38
-_MOST: Final = 64
+_MAX_LABEL_CHARS: Final = 38
+_MAX_BARS: Final = 64
 _PHASES: Final = {
     "data": "range_data",
     "h2d": "range_h2d",
@@ -32,61 +32,74 @@ _PHASES: Final = {
     "optimizer": "range_optimizer",
     "other": "range",
 }
-"""Color by column, without its unit, from the left."""
-_WHOLE: Final = "idle"
+"""Color category by column (name without unit), from left to right."""
+_ROUND_COLOR: Final = "idle"
 
 
 def nodes_style() -> str:
-    """Return the style of the chart, light and dark."""
-    more = ".nodes .name{fill:var(--fg)}.nodes .waited{stroke:var(--fg);stroke-width:3}"
-    return chart_style("nodes", (*_PHASES.values(), _WHOLE), more)
+    """Return the CSS of the chart for the light and the dark theme."""
+    return chart_style(
+        "nodes",
+        (*_PHASES.values(), _ROUND_COLOR),
+        ".nodes .name{fill:var(--fg)}.nodes .waited{stroke:var(--fg);stroke-width:3}",
+    )
 
 
 def nodes_chart(result: Result) -> str:
-    """Return a bar for each rank of each run: its round by phase, and what it waits in it."""
+    """Draw a bar for each rank of each run: its round by phase, and its waiting time."""
     rows = [row for row in result.table.rows() if is_known(row.get("round_ns"))]
     if not rows:
         return ""
-    shown = rows[:_MOST]
+    shown = rows[:_MAX_BARS]
     longest = max(float(row["round_ns"]) for row in shown)
     x = Axis(0.0, longest, _LEFT, _WIDTH - _RIGHT)
     height = len(shown) * _ROW
     bars = "".join(part for place, row in enumerate(shown) for part in _bar(x, place, row))
-    used = [name for name in _PHASES if any(_part(row, name) for row in shown)]
-    named = [(f"var(--nodes-{_PHASES[name]})", name) for name in used]
-    more = f" The table lists {len(rows) - _MOST} more ranks." if len(rows) > _MOST else ""
+    used = [name for name in _PHASES if any(_phase_ns(row, name) for row in shown)]
+    entries = [(f"var(--nodes-{_PHASES[name]})", name) for name in used]
+    omitted_words = (
+        f" The table lists {len(rows) - _MAX_BARS} more ranks." if len(rows) > _MAX_BARS else ""
+    )
     label = f"Mean round time of each rank, up to {value_text(Unit.NS, longest)}"
     return (
-        legend(named, "key")
+        legend(entries, "key")
         + drawing((_WIDTH, height + _FOOT), "nodes", label, *_grid(x, height), bars)
         + '<p class="note">Each bar is a round, split by host phase; gray is in no phase. The line '
-        f"below a bar is the time that the rank waits for other ranks.{more}</p>"
+        f"below a bar is the time that the rank waits for other ranks.{omitted_words}</p>"
     )
 
 
-def _part(row: Row, name: str) -> float:
+def _phase_ns(row: Row, name: str) -> float:
+    """Return the duration of a phase in ns; 0 if it is unknown or negative."""
     value = row.get(f"{name}_ns")
     return max(float(value), 0.0) if value is not None and is_known(value) else 0.0
 
 
 def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
-    top, whole = place * _ROW + 2, float(row["round_ns"])
-    who = f"{row['run']}, {'mean' if row['rank'] == 'mean' else 'rank ' + str(row['rank'])}"
-    written = value_text(Unit.NS, whole)
-    yield text(_LEFT - 8, top + 13, plain_text(who, _LETTERS), "end", class_="name")
-    yield _piece(x, (0.0, whole), top, _WHOLE, f"{who}: round time {written}")
-    reached = 0.0
+    top, round_ns = place * _ROW + 2, float(row["round_ns"])
+    label = f"{row['run']}, {'mean' if row['rank'] == 'mean' else 'rank ' + str(row['rank'])}"
+    written = value_text(Unit.NS, round_ns)
+    yield text(_LEFT - 8, top + 13, plain_text(label, _MAX_LABEL_CHARS), "end", class_="name")
+    yield _piece(x, (0.0, round_ns), top, _ROUND_COLOR, f"{label}: round time {written}")
+    phase_start = 0.0
     for name, color in _PHASES.items():
-        if length := _part(row, name):
-            words = f"{who}: {name} {value_text(Unit.NS, length)}"
-            yield _piece(x, (reached, reached + length), top, color, words)
-            reached += length
-    if waited := _part(row, "waited"):
-        words = f"{who}: waits for other ranks {value_text(Unit.NS, waited)}"
-        words = f"<title>{html_text(words)}</title>"
+        if length := _phase_ns(row, name):
+            words = f"{label}: {name} {value_text(Unit.NS, length)}"
+            yield _piece(x, (phase_start, phase_start + length), top, color, words)
+            phase_start += length
+    if waited := _phase_ns(row, "waited"):
+        words = html_text(f"{label}: waits for other ranks {value_text(Unit.NS, waited)}")
         y = float(top + _BAR + 1)
-        yield element("line", words, class_="waited", x1=x(0.0), x2=x(waited), y1=y, y2=y)
-    yield text(x(whole) + 6, top + 13, written)
+        yield element(
+            "line",
+            f"<title>{words}</title>",
+            class_="waited",
+            x1=x(0.0),
+            x2=x(waited),
+            y1=y,
+            y2=y,
+        )
+    yield text(x(round_ns) + 6, top + 13, written)
 
 
 def _piece(x: Axis, ends: tuple[float, float], top: int, color: str, words: str) -> str:

@@ -1,4 +1,4 @@
-"""What each change of a program saved, with its interval, as SVG that needs no script."""
+"""Draw the measured saving of each change of a program as SVG without scripts."""
 
 from __future__ import annotations
 
@@ -13,44 +13,54 @@ from traceprof.render.formatting import is_known, value_text
 from traceprof.render.shown import Row
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 300, 90, 30, 16, 26
-_LETTERS: Final = 42
+_MAX_LABEL_CHARS: Final = 42
 _COLORS: Final = {"faster": "h2d", "slower": "communication"}
-_OTHER: Final = "h2h"
+_OTHER_COLOR: Final = "h2h"
 
 
 def tried_style() -> str:
-    """Return the style of the chart, light and dark."""
-    more = ".tried text{font-size:12px}.tried .zero{stroke:var(--muted)}"
-    more += ".tried .span{stroke:var(--ink,currentColor)}"
-    return chart_style("tried", (*_COLORS.values(), _OTHER), more)
+    """Return the CSS of the chart for the light and the dark theme."""
+    return chart_style(
+        "tried",
+        (*_COLORS.values(), _OTHER_COLOR),
+        ".tried text{font-size:12px}.tried .zero{stroke:var(--muted)}"
+        ".tried .span{stroke:var(--ink,currentColor)}",
+    )
 
 
 def tried_chart(result: Result) -> str:
-    """Return a bar for each change that was measured; "" where none was."""
+    """Draw a bar for each measured change; return "" if no change was measured."""
     rows = [row for row in result.table.rows() if is_known(row.get("saving_ratio"))]
     if not rows:
         return ""
     values = [float(row["saving_ratio"]) for row in rows]
     ends = [float(row[name]) for row in rows for name in ("low_ratio", "high_ratio")]
-    known = [value for value in (*values, *ends, 0.0) if isfinite(value)]
-    x = Axis(max(min(known), -1.0), max(*known, 0.01), _LEFT, _WIDTH - _RIGHT)
+    finite = [value for value in (*values, *ends, 0.0) if isfinite(value)]
+    x = Axis(max(min(finite), -1.0), max(*finite, 0.01), _LEFT, _WIDTH - _RIGHT)
     bars = "".join(part for place, row in enumerate(rows) for part in _bar(x, place, row))
     height = len(rows) * _ROW + _FOOT
     zero = element("line", class_="zero", x1=x(0.0), x2=x(0.0), y1=0, y2=height - _FOOT)
     foot = text(x(0.0), height - 8, "0", "middle")
-    label = "Share of step time that each change saves"
-    return drawing((_WIDTH, height), "tried", label, bars, zero, foot) + (
+    return drawing(
+        (_WIDTH, height),
+        "tried",
+        "Share of step time that each change saves",
+        bars,
+        zero,
+        foot,
+    ) + (
         '<p class="note">Share of step time that each change saves. The line through a bar is its '
         "95% confidence interval.</p>"
     )
 
 
 def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
+    """Yield the name of a change, its bar from zero, its interval, and its saving."""
     value, top = float(row["saving_ratio"]), place * _ROW + 4
     at, zero = x(max(value, x.low)), x(0.0)
-    color = _COLORS.get(str(row["verdict"]), _OTHER)
+    color = _COLORS.get(str(row["verdict"]), _OTHER_COLOR)
     name = str(row["change"])
-    shown = name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
+    shown = name if len(name) <= _MAX_LABEL_CHARS else name[: _MAX_LABEL_CHARS - 1] + "…"
     yield text(_LEFT - 8, top + _BAR - 3, shown, "end")
     yield element(
         "rect",

@@ -1,4 +1,4 @@
-"""The waterfall from the ideal step to the measured one, as SVG that needs no script."""
+"""Draw the waterfall from the ideal step time to the measured one, as SVG without scripts."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _COLORS: Final[Mapping[str, str]] = {
     "exposed transfers": "exposed_transfer",
     "copies inside the device": "device_memory",
 }
-_OTHER: Final = "idle"
+_OTHER_COLOR: Final = "idle"
 
 
 def waterfall_chart(result: Result) -> str:
-    """Return a bar for each part, each beginning where the one above ends; "" without any.
+    """Draw a bar for each part; each bar starts where the bar above ends. Return "" without parts.
 
     Colors are the variables of the report's categories.
     """
@@ -57,17 +57,22 @@ def waterfall_chart(result: Result) -> str:
 
 
 def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
-    until, step, top = float(row["cumulative_ns"]), float(row["step_ns"]), place * _ROW + 4
-    words = f"{format_duration(step)}, {format_ratio(row['share_ratio'])}"
+    """Yield the name of a part, its bar, and its duration with its share."""
+    cumulative_ns, step_ns, top = (
+        float(row["cumulative_ns"]),
+        float(row["step_ns"]),
+        place * _ROW + 4,
+    )
+    words = f"{format_duration(step_ns)}, {format_ratio(row['share_ratio'])}"
     name = str(row["part"])
     yield text(_LEFT - 8, top + _BAR - 3, name, "end")
     yield element(
         "rect",
         f"<title>{html_text(name)}: {html_text(words)}</title>",
-        x=x(until - step),
+        x=x(cumulative_ns - step_ns),
         y=top,
-        width=max(x(until) - x(until - step), 1.0),
+        width=max(x(cumulative_ns) - x(cumulative_ns - step_ns), 1.0),
         height=_BAR,
-        style=f"fill:var(--{_COLORS.get(name, _OTHER)})",
+        style=f"fill:var(--{_COLORS.get(name, _OTHER_COLOR)})",
     )
-    yield text(max(x(until), float(_LEFT)) + 6, top + _BAR - 3, words)
+    yield text(max(x(cumulative_ns), float(_LEFT)) + 6, top + _BAR - 3, words)

@@ -1,8 +1,8 @@
-"""The timeline as a plain plotly figure of bounded size: for notebooks and for pictures.
+"""Draw the timeline as a plotly figure of bounded size, for notebooks and pictures.
 
-Long events are bars with hover, at most 1,500 of them; all others are one picture behind them.
-A notebook shows the figure as wide as the page, offline, and nothing leaves it; as a file plotly
-hands it to Kaleido, which draws it in a browser.
+Long events are bars with tooltips, at most 1,500 of them. All other events are one picture behind
+the bars. A notebook shows the figure as wide as the page; it works offline and sends no data. To
+write a picture file, plotly passes the figure to Kaleido, which draws it in a browser.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _STYLE: Final = (
     "body{{background:{paper}}}#figure{{width:100%;height:{height}px}}"
     "image{{image-rendering:pixelated}}"
 )
-_USUAL_HEIGHT_PX: Final = 450
+_DEFAULT_HEIGHT_PX: Final = 450
 
 
 class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
-    """A plotly figure; every way of showing or writing it goes without plotly's upload button.
+    """A plotly figure without plotly's upload button in any form of display or output.
 
-    A notebook shows it in a frame of its own that holds plotly.js (2 MB): it needs no network and
-    no extension, and takes the width that there is.
+    A notebook shows the figure in its own frame, which contains plotly.js (2 MB). The frame needs
+    no network and no extension, and takes the available width.
     """
 
     _ipython_display_ = None
     """Not plotly's way of showing figures in notebooks, which knows nothing of the settings."""
 
     def _repr_html_(self) -> str:
-        height = self.layout.height or _USUAL_HEIGHT_PX
+        height = self.layout.height or _DEFAULT_HEIGHT_PX
         title = (self.layout.title.text or "") or "Timeline"
         page = escape(_page(self, height), quote=True)
         return _FRAME.format(title=escape(title, quote=True), page=page, height=height + 8)
@@ -72,29 +72,29 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
         return {"text/html": self._repr_html_(), "text/plain": "<timeline figure>"}
 
     def show(self, *args: Any, **options: Any) -> None:
-        """Show it as plotly does, with nothing that leaves the machine."""
+        """Show the figure as plotly does, without the upload button."""
         super().show(*args, **({"config": _CONFIG} | options))
 
     def to_html(self, *args: Any, **options: Any) -> str:
-        """Return it as plotly writes pages, with nothing that leaves the machine."""
+        """Return the HTML page that plotly writes, without the upload button."""
         return str(super().to_html(*args, **({"config": _CONFIG} | options)))
 
     def write_html(self, *args: Any, **options: Any) -> None:
-        """Write it as plotly writes pages, with nothing that leaves the machine."""
+        """Write the HTML page that plotly writes, without the upload button."""
         super().write_html(*args, **({"config": _CONFIG} | options))
 
 
 def _page(figure: go.Figure, height: int) -> str:
-    """Return a page with the figure alone, which loads nothing."""
+    """Return a page that shows only the figure and loads nothing from the network."""
     bundle = plotly_bundle()
-    # A notebook is JSON, in which each control character of a denser text would take six.
+    # A notebook is JSON: a control character of a denser encoding would take six characters.
     packed = base64.b64encode(bundle.gzip).decode()
-    told = figure.to_json().replace("<", "\\u003c")
+    figure_json = figure.to_json().replace("<", "\\u003c")
     fragment = Fragment(
         html="",
         data=(
             f'<script type="text/plain" id="plotly">{packed}</script>\n'
-            f'<script type="application/json" id="told">{told}</script>\n'
+            f'<script type="application/json" id="told">{figure_json}</script>\n'
             f'<script type="application/json" id="config">{json.dumps(_CONFIG)}</script>'
         ),
         style=_STYLE.format(paper=figure.layout.paper_bgcolor or "#fff", height=height),
@@ -104,7 +104,7 @@ def _page(figure: go.Figure, height: int) -> str:
     return write_document("figure", '<div id="figure"></div>', (), fragment)
 
 
-_USUAL_PX: Final = 1_280
+_DEFAULT_WIDTH_PX: Final = 1_280
 _STRIP_PX: Final = 10
 _LINE_PX: Final = 19
 _LABEL_PX: Final = 62
@@ -125,28 +125,28 @@ def timeline_figure(
     theme: str = "light",
     width: int | None = 1_280,
 ) -> NotebookFigure:
-    """Return the figure; its axis is in ms after the start of the trace.
+    """Return the figure of a trace; its axis is in ms after the start of the trace.
 
     Args:
-        trace: what to draw.
-        window: draw only what has a part inside it; the whole trace by default.
+        trace: the trace to draw.
+        window: draw only events that overlap this window; the whole trace by default.
         title: the heading; untrusted text is fine.
         theme: "light" or "dark".
-        width: of the plot in pixels, which decides what is too short for a bar; None for one as
-            wide as the page that shows it.
+        width: of the plot in pixels, which decides which events are long enough for a bar;
+            None for a plot as wide as the page that shows it.
     """
     span = window or trace.span
     duration = max(1, span.duration_ns)
     lanes = with_states(build_lanes(trace, span), duration)
     lines, n_hidden = choose_lines(lanes)
-    pixels_wide = width or _USUAL_PX
+    pixels_wide = width or _DEFAULT_WIDTH_PX
     shortest = shortest_bar(lines, duration, pixels_wide)
     figure = NotebookFigure()
     offset_ns = span.start_ns - trace.span.start_ns
     for category, bars in find_bars(lanes.names, lines, shortest, duration).items():
         colors = (_color(category, theme), _INK[theme][1])
         figure.add_bar(**bar_trace(category, bars, colors, offset_ns))
-    for category in _states_alone(lines):
+    for category in _states_without_bars(lines):
         figure.add_bar(**state_legend(category, _color(category, theme)))
     pixels = np.concatenate(
         [_line_pixels(line, shortest, duration, pixels_wide, theme) for line in lines]
@@ -163,26 +163,22 @@ def timeline_figure(
     return figure
 
 
-def _states_alone(lines: Sequence[PictureLine]) -> list[str]:
-    """Return the states of the devices that have colors of their own: no bar tells these."""
-    drawn = {own.category for line in lines for own in line.states}
-    return [key for key in STATES if key in drawn and not _is_of_events(key)]
-
-
-def _is_of_events(key: str) -> bool:
-    category = category_of(key)
-    return category.part is not None or bool(category.like)
+def _states_without_bars(lines: Sequence[PictureLine]) -> list[str]:
+    """Return the device states that no bar shows. They need their own entries in the legend."""
+    drawn = {channel.category for line in lines for channel in line.states}
+    categories = (category_of(key) for key in STATES if key in drawn)
+    return [category.key for category in categories if category.part is None and not category.like]
 
 
 def _line_pixels(
     line: PictureLine, shortest: float, duration: int, width: int, theme: str
 ) -> Pixels:
-    """Return the (`_STRIP_PX`, width) pixels behind the bars of one line."""
+    """Return the (`_STRIP_PX`, width) RGBA pixels behind the bars of one line."""
     pixels = np.zeros((_STRIP_PX, width, 4), np.uint8)
     if line.states:
-        # What was not recorded stays blank.
-        known = [own for own in line.states if own.category in STATES]
-        ordered = sorted(known, key=lambda c: STATES.index(c.category))
+        # Times that were not recorded stay blank.
+        states = [channel for channel in line.states if channel.category in STATES]
+        ordered = sorted(states, key=lambda c: STATES.index(c.category))
         layers = [(c, _color(c.category, theme)) for c in ordered]
         pixels[1:-1] = state_strip(layers, (0, duration), (width, _STRIP_PX - 2))
     elif line.row:
@@ -199,6 +195,7 @@ def _color(category: str, theme: str) -> str:
 
 
 def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[str, Any]:
+    """Return plotly's description of the picture behind the bars."""
     return {
         "source": png_data_url(pixels),
         "xref": "x",
@@ -215,6 +212,7 @@ def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[
 
 
 def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str, Any]:
+    """Return plotly's layout; ``width`` of the plot is in pixels, None for the page width."""
     ink, paper, grid = _INK[theme]
     # Processes and devices are bold, streams and ranges below them are not.
     labels = [
@@ -248,8 +246,12 @@ def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str
 
 
 def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> list[dict[str, Any]]:
+    """Return a dotted vertical line at the start of each step, at most `_MAX_STEP_LINES`.
+
+    If there are more steps, only every nth step has a line.
+    """
     starts = [start for start in describe_steps(trace, span)["starts"] if start > 0]
-    every = max(1, -(-len(starts) // _MAX_STEP_LINES))
+    stride = max(1, -(-len(starts) // _MAX_STEP_LINES))
     line = {"width": 1, "dash": "dot", "color": _INK[theme][0]}
     return [
         {
@@ -262,11 +264,11 @@ def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> l
             "line": line,
             "opacity": 0.35,
         }
-        for start in starts[::every]
+        for start in starts[::stride]
     ]
 
 
-_SCALE: Final = 2
+_PNG_SCALE: Final = 2
 
 
 def render_picture(figure: go.Figure, format_name: str) -> bytes:
@@ -276,7 +278,9 @@ def render_picture(figure: go.Figure, format_name: str) -> bytes:
         UsageError: Kaleido or a browser is missing, or the picture could not be drawn.
     """
     try:
-        picture = figure.to_image(format=format_name, scale=_SCALE if format_name == "png" else 1)
+        picture = figure.to_image(
+            format=format_name, scale=_PNG_SCALE if format_name == "png" else 1
+        )
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(
             f"cannot write {format_name}: it requires Kaleido (`pip install kaleido`) and Chrome "

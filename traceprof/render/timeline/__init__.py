@@ -1,1 +1,1 @@
-"""The timeline: a Trace as one interactive page."""
+"""Draw a Trace as one interactive HTML page."""

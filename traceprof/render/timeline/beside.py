@@ -1,4 +1,8 @@
-"""Two recordings on one page: what is compared lies under one another, step under step."""
+"""Draw the timelines of two recordings on one page, aligned by step.
+
+Counterpart lanes of the two recordings are placed below each other. Step k of both recordings
+starts at the same position of the axis.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import (
     SampleSeries,
-    describe_periods,
+    describe_iterations,
     describe_processes,
     describe_steps,
     sample_series,
 )
 from traceprof.render.timeline.pairing import (
     AxisClock,
-    Place,
+    GroupPlace,
     StepAxis,
     StepExtent,
     align_steps,
@@ -49,7 +53,10 @@ Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimelineSide:
-    """One of the two: ``name`` is a letter or a word such as "rank 3", ``title`` untrusted text."""
+    """One of the two recordings: ``name`` is a letter or a word such as "rank 3".
+
+    ``title`` can be untrusted text.
+    """
 
     name: str
     title: str
@@ -58,15 +65,16 @@ class TimelineSide:
 
     @property
     def span(self) -> TimeWindow:
-        """What is drawn of it."""
+        """The drawn part of the recording."""
         return self.window or self.trace.span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
-    """What a side has to draw, on its own clock (ns after the start of its span).
+class _DrawnSide:
+    """The lanes, steps, and totals of one side, on its own clock (ns after the start of its span).
 
-    ``merged`` are the events that share an item with others, by name.
+    ``bin_ns`` is the width of the bins in which short events were merged (0: none merged).
+    ``merged`` has the totals, by name, of the events that share an item with other events.
     """
 
     side: TimelineSide
@@ -79,9 +87,10 @@ class _Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SideBySideTimeline:
-    """Two recordings on one axis in the form that the browser reads, and what is said of them.
+    """Two recordings on one axis in the binary form that the browser reads, with their captions.
 
-    ``subtitle`` and ``warnings`` are HTML.
+    ``packed`` is compressed with gzip. ``subtitle`` and ``warnings`` are HTML. ``notes`` are plain
+    text.
     """
 
     sides: Sequence[TimelineSide]
@@ -92,7 +101,10 @@ class SideBySideTimeline:
     warnings: str
 
     def address(self, side: int, start_ns: int, end_ns: int) -> str:
-        """Return the address of a span of a side, on the clock of its Trace; "" where not shown."""
+        """Return the URL fragment that shows a span of one side; "" if the page lacks it.
+
+        ``start_ns`` and ``end_ns`` are on the clock of that side's Trace.
+        """
         span = self.sides[side].span
         if start_ns < span.start_ns or end_ns > span.end_ns:
             return ""
@@ -106,119 +118,156 @@ class SideBySideTimeline:
 def render_side_by_side(
     sides: Sequence[TimelineSide], *, title: str, by_rank: bool = True, max_items: int = MAX_ITEMS
 ) -> str:
-    """Return the timelines of two recordings as one page, on a common axis of steps.
+    """Return an HTML page with the timelines of two recordings on a common axis of steps.
 
     Args:
-        sides: the base, then what is held against it.
+        sides: the base run, then the run that is compared with it.
         title: the heading of the page; untrusted text is fine.
-        by_rank: lanes of one rank belong together; else those of the first process of each side,
-            and so on.
-        max_items: above this number of events, short neighbors become one item.
+        by_rank: pair the lanes of equal ranks; otherwise pair the processes of the two sides
+            in their order.
+        max_items: above this number of events, short neighboring events are merged.
     """
-    found = encode_side_by_side(sides, by_rank=by_rank, max_items=max_items)
-    fragment = timeline_fragment(found.packed)
-    return timeline_page(fragment, title, found.subtitle, found.notes, found.warnings)
+    encoded = encode_side_by_side(sides, by_rank=by_rank, max_items=max_items)
+    return timeline_page(
+        timeline_fragment(encoded.packed),
+        title,
+        encoded.subtitle,
+        encoded.notes,
+        encoded.warnings,
+    )
 
 
 def encode_side_by_side(
     sides: Sequence[TimelineSide], *, by_rank: bool = True, max_items: int = MAX_ITEMS
 ) -> SideBySideTimeline:
-    """Return the timelines of two recordings as `render_side_by_side` shows them."""
-    describe = describe_steps
-    if not all(len(find_steps(side.trace).table) for side in sides):
-        describe = describe_periods
-    samples = [_series(side) for side in sides]
+    """Encode the timelines of two recordings for the browser.
 
-    def draw(most: int) -> tuple[tuple[list[_Drawn], StepAxis], int, bytes]:
-        drawn = [_draw(side, describe, most // len(sides)) for side in sides]
-        by_steps = all(one.steps["starts"] for one in drawn)
-        axis = align_steps([_extent(one, by_steps=by_steps) for one in drawn])
-        lanes, places, partners = _merged(drawn, axis, by_rank)
-        head = _head(drawn, axis, [place.side for place in places], partners, by_steps=by_steps)
+    The arguments have the meaning that they have in `render_side_by_side`.
+    """
+    has_steps = all(len(find_steps(side.trace).table) for side in sides)
+    describe = describe_steps if has_steps else describe_iterations
+    samples = [_sample_series_of(side) for side in sides]
+
+    def draw(max_drawn_items: int) -> tuple[tuple[list[_DrawnSide], StepAxis], int, bytes]:
+        drawn_sides = [_draw_side(side, describe, max_drawn_items // len(sides)) for side in sides]
+        by_steps = all(drawn.steps["starts"] for drawn in drawn_sides)
+        axis = align_steps([_step_extent(drawn, by_steps=by_steps) for drawn in drawn_sides])
+        lanes, places, partners = _merge_sides(drawn_sides, axis, by_rank)
+        head = _head(
+            drawn_sides, axis, [place.side for place in places], partners, by_steps=by_steps
+        )
         moved = [
             replace(series, times=clock.starts(series.times))
-            for found, clock in zip(samples, axis.clocks, strict=True)
-            for series in found
+            for side_series, clock in zip(samples, axis.clocks, strict=True)
+            for series in side_series
         ]
-        parts = ((one.lanes.names, one.merged) for one in drawn)
-        is_merged = any(one.bin_ns for one in drawn)
-        merged = NameTotals.together(lanes.names, parts) if is_merged else None
-        return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, moved, merged)
+        parts = ((drawn.lanes.names, drawn.merged) for drawn in drawn_sides)
+        is_merged = any(drawn.bin_ns for drawn in drawn_sides)
+        merged = NameTotals.summed(lanes.names, parts) if is_merged else None
+        return (drawn_sides, axis), lanes.n_items, encode_lanes(lanes, head, moved, merged)
 
-    (drawn, axis), packed = pack_within(draw, max_items)
-    subtitle = html_text(" · ".join(_told(one) for one in drawn), 600)
+    (drawn_sides, axis), packed = pack_within(draw, max_items)
+    subtitle = html_text(" · ".join(_describe_side(drawn) for drawn in drawn_sides), 600)
     caveats = (
         note
         for side in sides
         for note in caveats_of_run(side.name, caveats_of(Ranks.of(side.trace)).notes)
     )
-    notes = tuple(_notes(drawn, axis))
-    return SideBySideTimeline(sides, axis, packed, subtitle, notes, html_list(sentences(caveats)))
+    return SideBySideTimeline(
+        sides,
+        axis,
+        packed,
+        subtitle,
+        notes=tuple(_notes(drawn_sides, axis)),
+        warnings=html_list(sentences(caveats)),
+    )
 
 
-def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:
+def _draw_side(side: TimelineSide, describe: Describe, max_items: int) -> _DrawnSide:
+    """Build the lanes of one side with at most ``max_items`` items.
+
+    ``describe`` returns the steps or the iterations.
+    """
     exact = build_lanes(side.trace, side.span)
     lanes, bin_ns = condense_until(with_states(exact, side.span.duration_ns), max_items)
-    steps = describe(side.trace, side.span)
-    merged = NameTotals.of(exact).less(NameTotals.of(lanes))
-    return _Drawn(side, lanes, exact.n_events, bin_ns, steps, merged)
+    return _DrawnSide(
+        side,
+        lanes,
+        exact.n_events,
+        bin_ns,
+        steps=describe(side.trace, side.span),
+        merged=NameTotals.of(exact).minus(NameTotals.of(lanes)),
+    )
 
 
-def _extent(one: _Drawn, *, by_steps: bool) -> StepExtent:
-    """Return what is aligned: the steps, else all from the first work on a device on."""
-    channels = [channel for channel in one.lanes.channels if len(channel)]
+def _step_extent(drawn: _DrawnSide, *, by_steps: bool) -> StepExtent:
+    """Return the steps to align; without steps, one step from the first GPU activity to the end."""
+    channels = [channel for channel in drawn.lanes.channels if len(channel)]
     first = min([0, *(int(channel.starts[0]) for channel in channels)])
-    last = max([one.side.span.duration_ns, *(int(channel.ends[-1]) for channel in channels)])
+    last = max([drawn.side.span.duration_ns, *(int(channel.ends[-1]) for channel in channels)])
     if not by_steps:
-        rows = [row for g in one.lanes.groups if g.kind == "device" for row in g.rows]
+        rows = [row for group in drawn.lanes.groups if group.kind == "device" for row in group.rows]
         work = [int(c.starts[0]) for row in rows for c in row.channels if len(c)]
-        begin = min(work, default=first)
-        return StepExtent(first, last, np.array([begin]), np.array([last]), (0,))
-    starts = np.array(one.steps["starts"], np.int64)
-    ends = np.array(one.steps["ends"], np.int64)
+        starts, ends = np.array([min(work, default=first)]), np.array([last])
+        return StepExtent(first, last, starts, ends, (0,))
+    starts = np.array(drawn.steps["starts"], np.int64)
+    ends = np.array(drawn.steps["ends"], np.int64)
     ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))
-    words = [label.partition(" ") for label in one.steps["labels"]]
+    words = [label.partition(" ") for label in drawn.steps["labels"]]
     numbers = tuple(int(number) for _, _, number in words)
     first, last = min(first, int(starts[0])), max(last, int(ends[-1]))
     return StepExtent(first, last, starts, ends, numbers, words[0][0])
 
 
-def _merged(
-    drawn: Sequence[_Drawn], axis: StepAxis, by_rank: bool
-) -> tuple[Lanes, list[Place], list[int]]:
-    """Return the lanes of both, where each group is from, and the place of its counterpart."""
-    places, partners = pair_groups([(one.side.trace, one.lanes) for one in drawn], by_rank)
-    names = {
-        name: i for i, name in enumerate(dict.fromkeys(n for d in drawn for n in d.lanes.names))
-    }
-    ids = [np.array([names[name] for name in one.lanes.names], np.int64) for one in drawn]
+def _merge_sides(
+    drawn_sides: Sequence[_DrawnSide], axis: StepAxis, by_rank: bool
+) -> tuple[Lanes, list[GroupPlace], list[int]]:
+    """Merge the lanes of both sides on the common axis.
+
+    Return the lanes, the origin of each group, and the index of the counterpart of each group (-1:
+    none).
+    """
+    places, partners = pair_groups(
+        [(drawn.side.trace, drawn.lanes) for drawn in drawn_sides], by_rank
+    )
+    all_names = dict.fromkeys(name for drawn in drawn_sides for name in drawn.lanes.names)
+    id_of_name = {name: i for i, name in enumerate(all_names)}
+    name_ids = [
+        np.array([id_of_name[name] for name in drawn.lanes.names], np.int64)
+        for drawn in drawn_sides
+    ]
     groups = [
-        _moved(drawn[place.side], place, axis.clocks[place.side], ids[place.side])
+        _move_group(drawn_sides[place.side], place, axis.clocks[place.side], name_ids[place.side])
         for place in places
     ]
-    return Lanes(tuple(groups), tuple(names)), places, partners
+    return Lanes(tuple(groups), tuple(id_of_name)), places, partners
 
 
-def _moved(one: _Drawn, place: Place, clock: AxisClock, ids: Int64Array) -> LaneGroup:
-    group = one.lanes.groups[place.group].mapped(
-        lambda channel: _on_axis(channel, clock, ids), lambda state: _on_axis(state, clock, None)
+def _move_group(
+    drawn: _DrawnSide, place: GroupPlace, clock: AxisClock, name_ids: Int64Array
+) -> LaneGroup:
+    """Return the group at ``place`` on the common axis, with the name of its side in the label."""
+    group = drawn.lanes.groups[place.group].mapped(
+        lambda channel: _move_channel(channel, clock, name_ids),
+        lambda state: _move_channel(state, clock, None),
     )
-    label = plain_text(f"{one.side.name} · {group.label}", 120)
-    process = 2 * group.process + place.side  # two runs may have processes of one number
+    label = plain_text(f"{drawn.side.name} · {group.label}", 120)
+    process = 2 * group.process + place.side  # two runs can have equal process numbers
     return replace(group, section=place.section, label=label, process=process)
 
 
-def _on_axis(channel: Channel, clock: AxisClock, ids: Int64Array | None) -> Channel:
+def _move_channel(channel: Channel, clock: AxisClock, name_ids: Int64Array | None) -> Channel:
+    """Return the channel on the common axis, with its names renumbered by ``name_ids``."""
     starts = clock.starts(channel.starts)
     return channel.changed(
         starts=starts,
         ends=np.maximum(starts, clock.ends(channel.ends)),
-        names=channel.names if ids is None or not len(ids) else ids[channel.names],
+        names=channel.names if name_ids is None or not len(name_ids) else name_ids[channel.names],
     )
 
 
-def _series(side: TimelineSide) -> list[SampleSeries]:
-    """Return the series of one side, on its own clock."""
+def _sample_series_of(side: TimelineSide) -> list[SampleSeries]:
+    """Return the sampled time series of one side, on its own clock."""
     return [
         replace(series, source=plain_text(f"{side.name} {series.source}".strip(), 60))
         for series in sample_series(side.trace, side.span)[0]
@@ -226,38 +275,45 @@ def _series(side: TimelineSide) -> list[SampleSeries]:
 
 
 def _head(
-    drawn: Sequence[_Drawn],
+    drawn_sides: Sequence[_DrawnSide],
     axis: StepAxis,
     side_of_group: list[int],
     partners: list[int],
     *,
     by_steps: bool,
 ) -> dict[str, Any]:
-    base = drawn[0].side
+    """Return the JSON head of the page.
+
+    Process numbers are unique on the page: 2 · process + side. ``side_of_group`` and ``partners``
+    have an entry for each group.
+    """
+    base = drawn_sides[0].side
     steps = {"starts": axis.starts, "ends": axis.ends, "labels": axis.labels}
     processes = {
-        str(2 * int(number) + i): known
-        for i, one in enumerate(drawn)
-        for number, known in describe_processes(one.side.trace).items()
+        str(2 * int(number) + i): facts
+        for i, drawn in enumerate(drawn_sides)
+        for number, facts in describe_processes(drawn.side.trace).items()
     }
     return {
-        **timeline_head(base.trace, base.span, sum(one.n_events for one in drawn)),
+        **timeline_head(base.trace, base.span, sum(drawn.n_events for drawn in drawn_sides)),
         "duration_ns": axis.duration_ns,
         "offset_ns": 0,
-        "view": _shared(axis),
+        "view": _common_span(axis),
         "focus": None,
         "steps": steps if by_steps else {"starts": [], "ends": [], "labels": []},
         "processes": processes,
         "beside": {
             "sides": [
                 {
-                    "name": plain_text(one.side.name, 40),
-                    "title": plain_text(one.side.title, 120),
-                    "offset_ns": one.side.span.start_ns - one.side.trace.span.start_ns,
+                    "name": plain_text(drawn.side.name, 40),
+                    "title": plain_text(drawn.side.title, 120),
+                    "offset_ns": drawn.side.span.start_ns - drawn.side.trace.span.start_ns,
                     "clock": clock.head(),
-                    "steps": own,
+                    "steps": step_spans,
                 }
-                for one, clock, own in zip(drawn, axis.clocks, axis.own, strict=True)
+                for drawn, clock, step_spans in zip(
+                    drawn_sides, axis.clocks, axis.step_spans, strict=True
+                )
             ],
             "side_of_group": side_of_group,
             "partner_of_group": partners,
@@ -265,39 +321,47 @@ def _head(
     }
 
 
-def _shared(axis: StepAxis) -> list[int]:
-    """Return the span of the steps that all have: there the same work is compared."""
-    both = [i for i, own in enumerate(zip(*axis.own, strict=True)) if None not in own]
-    return [axis.starts[both[0]], axis.ends[both[-1]]] if both else [0, axis.duration_ns]
-
-
-def _told(one: _Drawn) -> str:
-    labels = one.steps["labels"]
-    word = labels[0].partition(" ")[0] if labels else "step"
-    words = [one.side.title, f"{format_count(len(labels))} {word}s"]
-    return f"{one.side.name}: " + ", ".join(
-        [*filter(None, words), format_duration(one.side.span.duration_ns)]
+def _common_span(axis: StepAxis) -> list[int]:
+    """Return the span of the steps that both recordings have; the whole axis if they share none."""
+    common_steps = [
+        i for i, spans in enumerate(zip(*axis.step_spans, strict=True)) if None not in spans
+    ]
+    return (
+        [axis.starts[common_steps[0]], axis.ends[common_steps[-1]]]
+        if common_steps
+        else [0, axis.duration_ns]
     )
 
 
-def _notes(drawn: Sequence[_Drawn], axis: StepAxis) -> Iterator[str]:
-    if without := [one.side.name for one in drawn if not one.steps["starts"]]:
+def _describe_side(drawn: _DrawnSide) -> str:
+    """Return the part of the subtitle that describes one side: title, number of steps, duration."""
+    labels = drawn.steps["labels"]
+    word = labels[0].partition(" ")[0] if labels else "step"
+    facts = [drawn.side.title, f"{format_count(len(labels))} {word}s"]
+    return f"{drawn.side.name}: " + ", ".join(
+        [*filter(None, facts), format_duration(drawn.side.span.duration_ns)]
+    )
+
+
+def _notes(drawn_sides: Sequence[_DrawnSide], axis: StepAxis) -> Iterator[str]:
+    """Yield notes about the alignment, merged events, missing steps, and the number of events."""
+    if without_steps := [drawn.side.name for drawn in drawn_sides if not drawn.steps["starts"]]:
         yield (
-            f"No steps found in {' and '.join(without)}; the timelines are aligned at the first "
-            "activity"
+            f"No steps found in {' and '.join(without_steps)}; the timelines are aligned at the "
+            "first activity"
         )
     elif axis.labels[0].startswith("iteration"):
         yield "No step markers found; the timelines are aligned by iteration"
     else:
         yield "The timelines are aligned at the start of each step and drawn to the same scale"
-    for one in drawn:
-        if one.bin_ns:
+    for drawn in drawn_sides:
+        if drawn.bin_ns:
             yield (
-                f"{one.side.name}: events shorter than {format_duration(one.bin_ns)} are merged "
-                "with their neighbors; each merged item shows its number of events"
+                f"{drawn.side.name}: events shorter than {format_duration(drawn.bin_ns)} are "
+                "merged with their neighbors; each merged item shows its number of events"
             )
-    lacking = [sum(step is None for step in own) for own in axis.own]
-    for one, n_missing in zip(drawn, lacking, strict=True):
+    for drawn, step_spans in zip(drawn_sides, axis.step_spans, strict=True):
+        n_missing = step_spans.count(None)
         if n_missing and len(axis.starts) > 1:
-            yield f"{one.side.name} lacks {format_count(n_missing)} of {len(axis.starts)} steps"
-    yield f"{format_count(sum(one.n_events for one in drawn))} events in this page"
+            yield f"{drawn.side.name} lacks {format_count(n_missing)} of {len(axis.starts)} steps"
+    yield f"{format_count(sum(drawn.n_events for drawn in drawn_sides))} events in this page"

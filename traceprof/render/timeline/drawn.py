@@ -1,8 +1,8 @@
-"""What a page draws of a run: each rank draws itself, where its Trace is, and as much as fits.
+"""Draw the lanes of a run: each rank draws itself, in the process that holds its Trace.
 
-All events of a thousand ranks are in no process: each brings its share of the items of a page.
-What a device does at each instant is found here for pages that hold condensed events; an exact
-page derives the same in the browser (`assets/states.mjs`), from `state_of_parts`.
+No process holds all events of a thousand ranks. Each rank contributes its share of the items of a
+page. Pages with merged events get the device states from this module. In exact pages, the browser
+derives the same states (`assets/states.mjs`) from `state_of_parts`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,19 @@ from traceprof.render.timeline.channels import (
     LaneGroup,
     Lanes,
     NameTotals,
+    bin_width_ns,
     condense,
     condense_until,
+    find_widening,
     items_by_width,
     state_channel,
-    times_to_widen,
-    width_of,
 )
-from traceprof.render.timeline.lanes import RankLanes, arranged, lanes_of_rank
+from traceprof.render.timeline.lanes import (
+    RankLanes,
+    has_several_hosts,
+    lanes_of_rank,
+    merge_ranks,
+)
 
 _PART_OF: Final = {item.key: item.part for item in CATEGORIES}
 _UNIONS: Final = tuple(Part)
@@ -55,39 +60,49 @@ def with_states(lanes: Lanes, duration_ns: int) -> Lanes:
 
 
 def device_states(group: LaneGroup, duration_ns: int) -> tuple[Channel, ...]:
-    """Return the states of one device: exclusive, and together the whole duration."""
+    """Return the state channels of one device. They are disjoint and cover the whole duration."""
     time = DeviceTime(**{part.value: _busy(group, part) for part in _UNIONS})
     unknown = [
-        Intervals(own.starts, own.ends) for own in group.states if own.category == NOT_RECORDED
+        Intervals(channel.starts, channel.ends)
+        for channel in group.states
+        if channel.category == NOT_RECORDED
     ]
-    found: dict[str, list[Intervals]] = {key: [] for key in time.states(0, 0)}
+    times_by_state: dict[str, list[Intervals]] = {key: [] for key in time.states(0, 0)}
     for span in pairwise(_borders(time, duration_ns)):
         states = dict(time.states(*span))
-        for own in unknown:
-            states[IDLE] -= own.clip(*span)
+        for channel in unknown:
+            states[IDLE] -= channel.clip(*span)
         for key, times in states.items():
-            found[key] += [times] if len(times) else []
-    found[NOT_RECORDED] = unknown
-    return tuple(state_channel(key, *own) for key, own in found.items() if own)
+            times_by_state[key] += [times] if len(times) else []
+    times_by_state[NOT_RECORDED] = unknown
+    return tuple(state_channel(key, *times) for key, times in times_by_state.items() if times)
 
 
 def _borders(time: DeviceTime, duration_ns: int) -> list[int]:
-    """Return instants at which another state begins, few of all, and the ends."""
+    """Return 0, ``duration_ns``, and a few instants between them at which the device state changes.
+
+    The caller processes the states between these instants separately, to limit memory.
+    """
     unions = (getattr(time, part.value) for part in _UNIONS)
-    starts = sorted({int(own.starts[at.start]) for own in unions for at in pieces_of(len(own))})
-    inner = (at for at in starts if 0 < at < duration_ns)
-    return [0, *(at for at in inner if _is_border(time, at)), duration_ns]
+    starts = sorted(
+        {int(union.starts[piece.start]) for union in unions for piece in pieces_of(len(union))}
+    )
+    inner = (at for at in starts if 0 < at < duration_ns and _is_state_change(time, at))
+    return [0, *inner, duration_ns]
 
 
-def _is_border(time: DeviceTime, at_ns: int) -> bool:
-    around = time.states(at_ns - 1, at_ns + 1)
-    return not any(len(own) == 1 and own.total_ns == 2 for own in around.values())
+def _is_state_change(time: DeviceTime, at_ns: int) -> bool:
+    """Return whether no single state covers both the ns before and the ns after ``at_ns``."""
+    return not any(
+        len(times) == 1 and times.total_ns == 2
+        for times in time.states(at_ns - 1, at_ns + 1).values()
+    )
 
 
 def part_bits() -> list[int]:
-    """Return, for each category, the bit of the union that its events belong to; 0 for none.
+    """Return, for each category, the bit of the part of GPU time that it belongs to; 0 for none.
 
-    What was not recorded has one, too: the greatest.
+    Times that were not recorded have the highest bit.
     """
     bits = [0 if c.part is None else 1 << _UNIONS.index(c.part) for c in CATEGORIES]
     bits[CATEGORY_INDEX[NOT_RECORDED]] = 1 << len(_UNIONS)
@@ -95,28 +110,30 @@ def part_bits() -> list[int]:
 
 
 def state_of_parts() -> list[int]:
-    """Return the category of the state for each set of unions that are busy together.
+    """Return the category of the device state for each set of parts that are busy together.
 
-    A place in the list has the bits of `part_bits`.
+    The index in the list is the sum of the bits of `part_bits`.
     """
     always, never = Intervals.union_of(np.array([0]), np.array([1])), Intervals.empty()
-    found = []
+    categories = []
     for bits in range(1 << len(_UNIONS)):
         parts = {p.value: always if bits >> i & 1 else never for i, p in enumerate(_UNIONS)}
-        (state,) = (key for key, own in DeviceTime(**parts).states(0, 1).items() if len(own))
-        found.append(CATEGORY_INDEX[state])
-    return [*found, CATEGORY_INDEX[NOT_RECORDED], *found[1:]]
+        (state,) = (key for key, times in DeviceTime(**parts).states(0, 1).items() if len(times))
+        categories.append(CATEGORY_INDEX[state])
+    return [*categories, CATEGORY_INDEX[NOT_RECORDED], *categories[1:]]
 
 
 def _busy(group: LaneGroup, part: Part) -> Intervals:
+    """Return the union of the device times whose category belongs to ``part``."""
     channels = [c for row in group.rows for c in row.channels if _PART_OF[c.category] is part]
     unions = [_union_of(channel) for channel in channels] or [Intervals.empty()]
-    while len(unions) > 1:  # by twos: what many have in common is put together a few times only
+    while len(unions) > 1:  # merge in pairs: each interval is copied only log2(n) times
         unions = [reduce(or_, unions[at : at + 2]) for at in range(0, len(unions), 2)]
     return unions[0]
 
 
 def _union_of(channel: Channel) -> Intervals:
+    """Return the union of the intervals of a channel, piece by piece to limit memory."""
     growing = Growing(len(channel))
     for piece in channel.pieces():
         growing.add(Intervals.union_of(piece.starts, piece.ends))
@@ -125,78 +142,92 @@ def _union_of(channel: Channel) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Lanes, the width of the bins that short events were merged in (0: none), and these by name.
+    """Lanes, and the totals of the events that were merged.
 
-    ``merged`` is None where all events are drawn.
+    ``bin_ns`` is the width of the bins in which short events were merged. If all events are drawn,
+    ``bin_ns`` is 0 and ``merged`` is None.
     """
 
     lanes: Lanes
     bin_ns: int
     merged: NameTotals | None
 
-    def of_at_most(
+    def limited_to(
         self, max_items: int, duration_ns: int, exact: TimeWindow | None = None
     ) -> Drawing:
-        """Return the same with at most so many items, those in ``exact`` as they are."""
+        """Return the drawing with at most ``max_items`` items.
+
+        Events that overlap ``exact`` stay unmerged.
+        """
         if self.lanes.n_items <= max_items:
             return self
         lanes = self.lanes if self.bin_ns else with_states(self.lanes, duration_ns)
         before = NameTotals.of(lanes)
         lanes, bin_ns = condense_until(lanes, max_items, exact)
-        gone = before.less(NameTotals.of(lanes))
-        merged = gone if self.merged is None else self.merged.more(gone)
+        newly_merged = before.minus(NameTotals.of(lanes))
+        merged = newly_merged if self.merged is None else self.merged.plus(newly_merged)
         return Drawing(lanes, max(self.bin_ns, bin_ns), merged)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What one rank draws, its bins widened ``n_times``; with bins of all widths, how many items.
+class _RankDrawing:
+    """The lanes of one rank, condensed to bins that were widened ``n_times``.
 
-    ``totals`` are those of all its events, by the names of its lanes.
+    ``n_items`` holds the number of items for every bin width (`items_by_width`). ``totals`` counts
+    all events of the rank, by the names of its lanes.
     """
 
-    own: RankLanes
+    rank_lanes: RankLanes
     n_times: int
     n_items: Sequence[int]
     totals: NameTotals
 
-    def widened(self, n_times: int, duration_ns: int, exact: TimeWindow | None) -> _Part:
-        """Return the same with the bins widened so often, or oftener; but not in ``exact``."""
+    def widened(self, n_times: int, duration_ns: int, exact: TimeWindow | None) -> _RankDrawing:
+        """Return the drawing with bins widened at least ``n_times``.
+
+        Events that overlap ``exact`` stay unmerged.
+        """
         if n_times <= self.n_times:
             return self
-        lanes = self.own.lanes if self.n_times else with_states(self.own.lanes, duration_ns)
-        own = replace(self.own, lanes=condense(lanes, width_of(n_times), exact))
-        return replace(self, own=own, n_times=n_times)
+        lanes = (
+            self.rank_lanes.lanes
+            if self.n_times
+            else with_states(self.rank_lanes.lanes, duration_ns)
+        )
+        rank_lanes = replace(self.rank_lanes, lanes=condense(lanes, bin_width_ns(n_times), exact))
+        return replace(self, rank_lanes=rank_lanes, n_times=n_times)
 
 
 def draw_ranks(
     ranks: Ranks, span: TimeWindow, max_items: int, exact: TimeWindow | None = None
 ) -> Drawing:
-    """Return what has a part in ``span``, in at most ``max_items`` items or what bins leave.
+    """Draw the events that overlap ``span`` in at most ``max_items`` items.
 
-    What has a part in ``exact``, in ns after the start of ``span``, is merged with nothing.
+    The number of items can be higher if even the widest bins need more. Events that overlap
+    ``exact`` (in ns after the start of ``span``) are never merged.
     """
     processes = ranks.table("processes")
-    has_hosts = len({*processes["host"].tolist()}) > 1
+    has_hosts = has_several_hosts(processes)
     share = max(1, max_items // len(ranks))
-    parts = ranks.each(_drawn, span, share, exact, has_hosts=has_hosts)
-    n_items = [sum(of_all) for of_all in zip(*(part.n_items for part in parts), strict=True)]
-    n_times = times_to_widen(n_items, max_items)
-    coarse = [i for i, part in enumerate(parts) if part.n_times > n_times]
-    if coarse:  # of others there is less than their share
-        few = replace(ranks, parts=tuple(ranks.parts[i] for i in coarse))
-        finer = few.each(_drawn, span, 0, exact, n_times, has_hosts=has_hosts)
-        for i, part in zip(coarse, finer, strict=True):
-            parts[i] = part
-    parts = [part.widened(n_times, span.duration_ns, exact) for part in parts]
-    lanes = arranged([part.own for part in parts], processes)
+    drawings = ranks.each(_draw_rank, span, share, exact, has_hosts=has_hosts)
+    n_items = [sum(n) for n in zip(*(drawing.n_items for drawing in drawings), strict=True)]
+    n_times = find_widening(n_items, max_items)
+    coarse = [i for i, drawing in enumerate(drawings) if drawing.n_times > n_times]
+    if coarse:  # other ranks need less than their share, so these ranks can have more
+        coarse_ranks = replace(ranks, parts=tuple(ranks.parts[i] for i in coarse))
+        finer = coarse_ranks.each(_draw_rank, span, 0, exact, n_times, has_hosts=has_hosts)
+        for i, drawing in zip(coarse, finer, strict=True):
+            drawings[i] = drawing
+    drawings = [drawing.widened(n_times, span.duration_ns, exact) for drawing in drawings]
+    lanes = merge_ranks([drawing.rank_lanes for drawing in drawings], processes)
     if not n_times:
         return Drawing(lanes, 0, None)
-    every = NameTotals.together(lanes.names, ((p.own.lanes.names, p.totals) for p in parts))
-    return Drawing(lanes, width_of(n_times), every.less(NameTotals.of(lanes)))
+    parts = ((drawing.rank_lanes.lanes.names, drawing.totals) for drawing in drawings)
+    totals = NameTotals.summed(lanes.names, parts)
+    return Drawing(lanes, bin_width_ns(n_times), totals.minus(NameTotals.of(lanes)))
 
 
-def _drawn(
+def _draw_rank(
     trace: Trace,
     span: TimeWindow,
     share: int,
@@ -204,10 +235,12 @@ def _drawn(
     n_times: int | None = None,
     *,
     has_hosts: bool,
-) -> _Part:
-    """Return the lanes of one rank with at most ``share`` items, or its bins widened so often."""
-    own = lanes_of_rank(trace, span, has_hosts=has_hosts)
-    part = _Part(own, 0, items_by_width(own.lanes, exact), NameTotals.of(own.lanes))
+) -> _RankDrawing:
+    """Draw one rank with at most ``share`` items, or with bins that were widened ``n_times``."""
+    rank_lanes = lanes_of_rank(trace, span, has_hosts=has_hosts)
+    drawing = _RankDrawing(
+        rank_lanes, 0, items_by_width(rank_lanes.lanes, exact), NameTotals.of(rank_lanes.lanes)
+    )
     if n_times is None:
-        n_times = times_to_widen(part.n_items, share)
-    return part.widened(n_times, span.duration_ns, exact)
+        n_times = find_widening(drawing.n_items, share)
+    return drawing.widened(n_times, span.duration_ns, exact)

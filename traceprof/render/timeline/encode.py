@@ -1,48 +1,48 @@
-"""The binary form of a timeline: a JSON head, then streams of bytes.
+"""Encode a timeline: a JSON head, then streams of bytes.
 
 ::
 
     4 bytes   length of the head, little endian
     head      JSON: groups → rows → channels with their number of items, palette …, and under
               `streams` the length of each stream
-    streams   of each kind of row (range, api, gpu, …) the items of all its channels, one channel
+    streams   for each kind of row (range, api, gpu, …) the items of all its channels, one channel
               after another, as columns:
               name      0: the next new name, else its number + 1
-              gap       start − previous end of the channel (first: − `first_ns`, so 0)
+              gap       start − previous end in the channel (first: − `first_ns`, so 0)
               duration
-              count     of channels with merged items: how many events an item stands for …
-              pause     … and of those that stand for several, how long they are not busy (zigzag)
-              longest   … of idle times, how long the longest of them is, and how long after
-              longest_at  the start of the item it begins
+              count     in channels with merged items: number of events of each item …
+              pause     … and for items of several events, their time that is not busy (zigzag)
+              longest   … for idle time, the length of the longest event of the item …
+              longest_at  … and its start − the start of the item
               bytes     + 1
               link      0: none, else 1 + zigzag of its number − previous number − 1
-              of names  their templates, and the numbers in them; their short forms and what is
-                        alike; where items are merged how many events of each name are in such
-                        items, and for how long
-              samples   per series zigzag of time − previous one as varints, then the values as
+              names     their templates, and the numbers in them; their short forms and their
+                        common forms; if items are merged, the number of events of each name in
+                        such items, and their total time
+              samples   per series zigzag of time − previous time as varints, then the values as
                         64-bit floats, all first bytes first
 
-About 24 bits per event after gzip where the clock has noise in every ns. `assets/decode.mjs`
-reads it.
+An event takes about 24 bits after gzip if the clock has noise in every ns. `assets/decode.mjs`
+decodes this format.
 
-Columns of integers are streams that are cut so that deflate finds what there is to find.
-A number is a *symbol*, its magnitude with three more bits, and what lies below that, in one stream
-for each byte. Symbols of like numbers are alike, and the noise below them costs its own bits only.
-Where the numbers of a group (events of one name) are alike, their symbol is that of the group's
-mean and a difference. `assets/columns.mjs` reads it.
+Columns of integers are split into streams that deflate compresses well. Each number has a *symbol*
+(its magnitude and three more bits) and low bits, in one stream per byte. Numbers of similar size
+have equal symbols, and the noise in the low bits costs only its own bits. If the numbers of a group
+(events of one name) are similar, their symbols are stored as differences from the symbol of the
+group's mean. `assets/columns.mjs` decodes these columns.
 
 ::
 
     value < 16            symbol = value
     value ≥ 16            symbol = 8 · shift + (value >> shift), 8 ≤ value >> shift < 16
     NAME.symbol           a byte each; 255 and more: 255, and the rest as a varint in NAME.escape
-    NAME.low0, .low1, …   bits 0 to 7, 8 to 15, … of those whose shift is above 0, 8, …: first all
-                          numbers of the smallest shift, since equally many bits pack best together
+    NAME.low0, .low1, …   bits 0 to 7, 8 to 15, … of numbers whose shift is above 0, 8, …, sorted
+                          by shift, because equally many bits compress best together
     NAME.expected         where symbols are differences (zigzag): the symbol of each group, as
-                          varints, in the order in which the groups come first
+                          varints, in the order in which the groups first occur
 
-Programs number what they name ("aten::add, op_id = 4711"): of 200 000 such names a few dozen
-templates remain, and numbers that count up.
+Programs put numbers into names ("aten::add, op_id = 4711"). 200,000 such names have a few dozen
+templates, and their numbers count up.
 """
 
 from __future__ import annotations
@@ -77,21 +77,24 @@ class Streams:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The number of bytes of each stream."""
+        """Number of bytes of each stream."""
         return {name: len(data) for name, data in self._streams.items()}
 
     def joined(self) -> bytes:
-        """Return all streams one after another."""
+        """Return the bytes of all streams, concatenated."""
         return b"".join(self._streams.values())
 
     def add(self, name: str, data: bytes) -> None:
-        """Add bytes as they are; none are left out."""
+        """Add a stream of bytes unchanged; an empty stream is omitted."""
         if data:
             self._streams[name] = data
 
     def add_numbers(self, name: str, values: Int64Array, groups: Int64Array | None = None) -> None:
-        """Add integers from 0; ``groups`` (from 0) tell which of them may be alike."""
-        symbols, shifts = _divided(values)
+        """Add a column of integers ≥ 0.
+
+        ``groups`` (integers from 0) assign each number to a group of possibly similar numbers.
+        """
+        symbols, shifts = _symbols_and_shifts(values)
         if groups is not None and len(values):
             symbols = self._add_expected(name, symbols, groups)
         is_escaped = symbols >= _ESCAPE
@@ -104,7 +107,7 @@ class Streams:
             self.add(f"{name}.low{place}", (below[first:] >> 8 * place).astype(np.uint8).tobytes())
 
     def _add_expected(self, name: str, symbols: Int64Array, groups: Int64Array) -> Int64Array:
-        """Return the symbols as differences from those of their groups, where that is shorter."""
+        """Return the symbols as differences from those of their groups, if that is shorter."""
         counts = np.bincount(groups)
         means = np.bincount(groups, symbols) / np.maximum(counts, 1)
         expected = np.rint(means).astype(np.int64)
@@ -117,47 +120,48 @@ class Streams:
 
 
 def first_places(values: Int64Array) -> Int64Array:
-    """Return the place at which each distinct value comes first, ascending."""
+    """Return the index at which each distinct value first occurs, in ascending order."""
     _, places = np.unique(values, return_index=True)
     return np.sort(places)
 
 
-def _divided(values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the symbol of each number, and how many bits lie below it."""
+def _symbols_and_shifts(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the symbol of each number and its number of low bits."""
     bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     shifts = np.maximum(bits - 1 - _MANTISSA_BITS, 0)
-    shifts -= (shifts > 0) & (values >> shifts < 1 << _MANTISSA_BITS)  # rounded up to 2^n
+    # float64 can round a value up to the next power of two, which makes its shift too large.
+    shifts -= (shifts > 0) & (values >> shifts < 1 << _MANTISSA_BITS)
     return (shifts << _MANTISSA_BITS) + (values >> shifts), shifts
 
 
 def _bits(symbols: Int64Array) -> float:
-    """Return how many bits the symbols take by their frequencies alone."""
+    """Return the entropy of the symbols in bits."""
     counts = np.bincount(symbols)
     counts = counts[counts > 0]
     return float(-(counts * np.log2(counts / len(symbols))).sum())
 
 
 def zigzag(values: Int64Array) -> Int64Array:
-    """Return integers from 0 for signed ones: 0, -1, 1, -2 … as 0, 1, 2, 3 …."""
+    """Map signed integers to integers ≥ 0: 0, -1, 1, -2 … become 0, 1, 2, 3 …."""
     return np.where(values >= 0, 2 * values, -2 * values - 1)
 
 
 def encode_varints(values: Int64Array | UInt64Array) -> bytes:
-    """Return the numbers, each in as many bytes of 7 bits as it needs, least significant first."""
+    """Encode numbers ≥ 0 in groups of 7 bits, least significant first. Bit 7 marks continuation."""
     if len(values) == 0:
         return b""
-    rest = values.astype(np.uint64)
-    n_bytes = np.ones(len(rest), np.int64)
-    for bits in range(7, int(rest.max()).bit_length(), 7):
-        n_bytes += rest >= np.uint64(1 << bits)
+    remaining = values.astype(np.uint64)
+    n_bytes = np.ones(len(remaining), np.int64)
+    for bits in range(7, int(remaining.max()).bit_length(), 7):
+        n_bytes += remaining >= np.uint64(1 << bits)
     places = np.concatenate(([0], np.cumsum(n_bytes)))
     out = np.empty(int(places[-1]), np.uint8)
     for k in range(int(n_bytes.max())):
         has_byte = n_bytes > k
-        low = (rest[has_byte] & np.uint64(127)).astype(np.uint8)
-        more = np.where(n_bytes[has_byte] > k + 1, 128, 0).astype(np.uint8)
-        out[places[:-1][has_byte] + k] = low | more
-        rest >>= np.uint64(7)
+        low = (remaining[has_byte] & np.uint64(127)).astype(np.uint8)
+        continuation = np.where(n_bytes[has_byte] > k + 1, 128, 0).astype(np.uint8)
+        out[places[:-1][has_byte] + k] = low | continuation
+        remaining >>= np.uint64(7)
     return out.tobytes()
 
 
@@ -165,10 +169,11 @@ _DEVICE = "gpu"
 
 
 def number_links(lanes: Lanes, order: Iterable[Channel]) -> Mapping[int, Int64Array]:
-    """Return, by the id() of each channel with correlations, numbers that say the same in less.
+    """Renumber correlations so that they compress well; return them by the id() of each channel.
 
-    Equal numbers of one process are linked, as equal correlations are. They count up in the
-    ``order`` of the channels; an event without a partner on the other side has ABSENT.
+    Events of one process with equal numbers are linked, as events with equal correlations are. The
+    numbers count up in the ``order`` of the channels. Events without a partner on the other side
+    (host or device) have ABSENT. Channels without correlations are missing in the result.
     """
     owner = {
         id(channel): (group.process, row.kind == _DEVICE)
@@ -181,17 +186,21 @@ def number_links(lanes: Lanes, order: Iterable[Channel]) -> Mapping[int, Int64Ar
         if channel.correlations is not None and id(channel) in owner:
             process, is_device = owner[id(channel)]
             by_process[process].append((channel, is_device))
-    found: dict[int, Int64Array] = {}
+    numbers_by_channel: dict[int, Int64Array] = {}
     for channels in by_process.values():
         columns = [c.correlations for c, _ in channels if c.correlations is not None]
         sides = np.repeat([is_device for _, is_device in channels], list(map(len, columns)))
         ends = np.cumsum(list(map(len, columns)))[:-1]
-        numbers = np.split(_numbers(np.concatenate(columns), sides), ends)
-        found |= {id(c): part for (c, _), part in zip(channels, numbers, strict=True)}
-    return found
+        numbers = np.split(_link_numbers(np.concatenate(columns), sides), ends)
+        numbers_by_channel |= {id(c): part for (c, _), part in zip(channels, numbers, strict=True)}
+    return numbers_by_channel
 
 
-def _numbers(correlations: Int64Array, is_device: np.ndarray) -> Int64Array:
+def _link_numbers(correlations: Int64Array, is_device: np.ndarray) -> Int64Array:
+    """Number the correlations that occur on host and device, by first use.
+
+    Other correlations get ABSENT.
+    """
     values, first, place = np.unique(correlations, return_index=True, return_inverse=True)
     on_device = np.bincount(place[is_device], minlength=len(values)) > 0
     on_host = np.bincount(place[~is_device], minlength=len(values)) > 0
@@ -202,28 +211,28 @@ def _numbers(correlations: Int64Array, is_device: np.ndarray) -> Int64Array:
 
 
 def code_links(numbers: Int64Array) -> Int64Array:
-    """Return 0 for events without a partner, else 1 and how far it is from the one that follows."""
+    """Return 0 for events without a partner, else 1 + zigzag(number − previous number − 1)."""
     codes = np.zeros(len(numbers), np.int64)
-    known = np.flatnonzero(numbers != ABSENT)
-    codes[known] = 1 + zigzag(np.diff(numbers[known], prepend=ABSENT) - 1)
+    linked = np.flatnonzero(numbers != ABSENT)
+    codes[linked] = 1 + zigzag(np.diff(numbers[linked], prepend=ABSENT) - 1)
     return codes
 
 
 _NUMBER: Final = re.compile(r"(?<![0-9])(0|[1-9][0-9]{0,14})(?![0-9])", re.ASCII)
-_PLACE: Final = "\x01"  # `plain_text` leaves no such character in a name
+_PLACE: Final = "\x01"  # `plain_text` removes this character from names
 
 
-def in_order_of_use(lanes: Lanes) -> Lanes:
-    """Return the same lanes with names numbered as they come first, kind by kind of the rows.
+def number_names_by_use(lanes: Lanes) -> Lanes:
+    """Return the lanes with names numbered by first use, one kind of rows after another.
 
-    Names that no item has stand behind the others: several events may bear them that are one item.
+    Names that no item has are last: they can belong to events that were merged into an item.
     """
     kinds = channels_by_kind(lanes)
-    channels = [c for kind, found in kinds.items() if kind != STATES for c in found]
+    channels = [c for kind, members in kinds.items() if kind != STATES for c in members]
     if not channels:
         return lanes
-    every = np.concatenate([c.names[_are_single(c)] for c in channels])
-    used, first = np.unique(every, return_index=True)
+    used_names = np.concatenate([c.names[_are_single(c)] for c in channels])
+    used, first = np.unique(used_names, return_index=True)
     order = np.append(used[np.argsort(first)], np.setdiff1d(np.arange(len(lanes.names)), used))
     place = np.zeros(len(lanes.names), np.int64)
     place[order] = np.arange(len(order))
@@ -233,7 +242,7 @@ def in_order_of_use(lanes: Lanes) -> Lanes:
 
 
 def renumbered(lanes: Lanes, place: Int64Array) -> Lanes:
-    """Return the same lanes, names at their ``place``; items of several events have none: 0."""
+    """Return the lanes with names renumbered to ``place``; items of several events have name 0."""
     if not len(place):
         return lanes
     return lanes.mapped(
@@ -244,46 +253,45 @@ def renumbered(lanes: Lanes, place: Int64Array) -> Lanes:
 
 
 def _are_single(channel: Channel) -> npt.NDArray[np.bool_]:
+    """Return a mask of the items that stand for a single event."""
     if channel.counts is None:
         return np.ones(len(channel), np.bool_)
     return np.asarray(channel.counts == 1, np.bool_)
 
 
 def code_names(names: Int64Array, n_before: int) -> tuple[Int64Array, int]:
-    """Return 0 for a name that is the next new one, else its number and 1; and how many are known.
+    """Return 0 for each next new name, else its number + 1, and the number of names known so far.
 
-    ``n_before`` is one more than the greatest number so far.
+    ``n_before`` is one more than the greatest number that was coded before.
     """
     if len(names) == 0:
         return names, n_before
-    known = np.maximum.accumulate(np.concatenate(([n_before - 1], names)))
-    return np.where(names == known[:-1] + 1, 0, names + 1), int(known[-1]) + 1
+    greatest = np.maximum.accumulate(np.concatenate(([n_before - 1], names)))
+    return np.where(names == greatest[:-1] + 1, 0, names + 1), int(greatest[-1]) + 1
 
 
 class Templates:
-    """``names`` without their numbers; ``of_names`` is the template of each name."""
+    """The distinct ``names`` without their numbers; ``of_names`` is the template of each name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         places: dict[str, int] = {}
         of_names = []
-        numbers: list[list[list[str]]] = []
+        numbers: dict[int, list[list[str]]] = defaultdict(list)
         for name in names:
             parts = _NUMBER.split(name)
             template = _PLACE.join(parts[::2])
             place = places.setdefault(template, len(places))
-            if place == len(numbers):
-                numbers.append([])
             of_names.append(place)
             numbers[place].append(parts[1::2])
         self.texts = tuple(places)
         self.of_names = np.array(of_names, np.int64)
-        steps = [np.diff(np.array(own, np.int64).T, prepend=0) for own in numbers]
+        steps = [np.diff(np.array(rows, np.int64).T, prepend=0) for rows in numbers.values()]
         flat = [part.reshape(-1) for part in steps if part.size]
         self._steps = zigzag(np.concatenate(flat) if flat else np.zeros(0, np.int64))
 
     def add_to(self, streams: Streams) -> None:
-        """Add the template of each name, then of each template the numbers, place by place."""
+        """Add the template of each name, then the numbers of each template by position."""
         streams.add_numbers("names.template", self.of_names)
         streams.add_numbers("names.number", self._steps)
 
@@ -296,11 +304,12 @@ def encode_lanes(
     templates: Templates | None = None,
     shown: ShownNames | None = None,
 ) -> bytes:
-    """Return the binary form of ``lanes``; ``head`` holds what else the page must know.
+    """Encode ``lanes`` in the binary form; ``head`` is added to its JSON head.
 
-    Lanes without names are a part of others, whose page knows the names. ``merged`` are the totals
-    of the events that have no item of their own. ``templates`` are those of the names, for who
-    encodes them again; ``shown`` are those of exact lanes, where these are condensed.
+    Lanes without names are part of a page that already has the names. ``merged`` has the totals of
+    the events that have no item of their own. ``templates`` are the templates of the names, for
+    callers that encode the same names repeatedly. ``shown`` are the shown names of the exact lanes,
+    needed if these lanes are condensed.
     """
     streams = Streams()
     if templates is None or templates.names is not lanes.names:
@@ -319,7 +328,7 @@ def encode_lanes(
     if shown is None:
         shown = ShownNames.of(lanes)
     streams.add_numbers("names.short", shown.short, templates.of_names)
-    streams.add_numbers("names.alike", shown.alike, templates.of_names)
+    streams.add_numbers("names.alike", shown.common, templates.of_names)
     if merged is not None:
         streams.add_numbers("names.merged_count", merged.counts)
         streams.add_numbers("names.merged_ns", merged.times_ns)
@@ -334,7 +343,7 @@ def encode_lanes(
             "name_templates": templates.texts,
             "n_names": len(lanes.names),
             "shown_names": shown.texts,
-            "groups": [group.described(_described) for group in lanes.groups],
+            "groups": [group.described(_channel_head) for group in lanes.groups],
             "samples": [
                 {"metric": s.metric, "source": s.source, "n": len(s.times)} for s in samples
             ],
@@ -349,7 +358,10 @@ def encode_lanes(
 def _add_columns(
     streams: Streams, kind: str, channels: Sequence[Channel], groups: Int64Array | None
 ) -> None:
-    """Add what all items of the rows of one kind have in common; ``groups`` may be alike."""
+    """Add the columns that items of every kind have.
+
+    ``groups`` assign each item to a group of similar values (its name template).
+    """
     starts, ends = (_joined(getattr(c, key) for c in channels) for key in ("starts", "ends"))
     gaps = starts - np.concatenate((starts[:1], ends[:-1]))
     gaps[np.cumsum([0, *map(len, filter(len, channels))])[:-1]] = 0
@@ -375,7 +387,8 @@ def _joined(columns: Iterable[Int64Array]) -> Int64Array:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _described(channel: Channel) -> dict[str, Any]:
+def _channel_head(channel: Channel) -> dict[str, Any]:
+    """Return the JSON description of a channel."""
     return {
         "category": CATEGORY_INDEX[channel.category],
         "n": len(channel),

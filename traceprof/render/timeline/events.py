@@ -1,7 +1,7 @@
-"""Events of several tables in one shape, and how they become rows of channels.
+"""Convert rows of several tables to events of one form, and arrange the events in rows of channels.
 
-Rows that a window cuts stay whole, so that a hover shows real times; no two events of a line
-overlap.
+A window selects whole rows and does not clip them, so the tooltip shows the real times. Events of
+one line never overlap.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import Channel, LaneRow, known_sum
+from traceprof.render.timeline.channels import Channel, LaneRow, sum_known_bytes
 
 
-class Lines:
-    """Gives intervals their lines: 0 at the top, as few as the overlaps allow.
+class LineAssigner:
+    """Assign lines to intervals: 0 is the top line, and overlaps use as few lines as possible.
 
-    They come sorted by start and, where starts are equal, by descending end, some after the others.
-    Properly nested ones get their depth. Two intervals of one line never overlap.
+    The intervals arrive in parts, sorted by start and, for equal starts, by descending end.
+    Properly nested intervals get their nesting depth. Two intervals on one line never overlap.
     """
 
     def __init__(self) -> None:
@@ -41,29 +41,33 @@ class Lines:
         self._are_nested = True
 
     def of(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        """Return the lines of the next intervals, of which there is at least one."""
+        """Return the lines of the next intervals; there must be at least one."""
         before = self._open[:, self._open[1] > starts[0]]
         lines = self._lines_of(before, starts, ends)
-        every = np.concatenate((before, (starts, ends, lines)), axis=1)
-        self._open = every[:, every[1] > starts[-1]]
+        open_and_new = np.concatenate((before, (starts, ends, lines)), axis=1)
+        self._open = open_and_new[:, open_and_new[1] > starts[-1]]
         return lines
 
     def _lines_of(self, before: Int64Array, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Return the lines of new intervals.
+
+        ``before`` has the rows start, end, and line of the intervals that are still open.
+        """
         if not before.size:
             self._are_nested = True
             if bool((starts[1:] >= ends[:-1]).all()):
                 return np.zeros(len(starts), np.int64)
-        if self._are_nested:  # then those that are open have the lines from 0 on
-            begun, until = np.concatenate((before[:2], (starts, ends)), axis=1)
-            depth = nesting_depth(begun, until)[len(before[0]) :]
-            if _nest(begun, until, np.append(before[2], depth)):
+        if self._are_nested:  # then the open intervals occupy the lines from 0 without a gap
+            all_starts, all_ends = np.concatenate((before[:2], (starts, ends)), axis=1)
+            depth = nesting_depth(all_starts, all_ends)[len(before[0]) :]
+            if _nest(all_starts, all_ends, np.append(before[2], depth)):
                 return depth
             self._are_nested = False
         return _first_free_lines(before, starts, ends)
 
 
 def _nest(starts: Int64Array, ends: Int64Array, depth: Int64Array) -> bool:
-    """Return whether each interval lies in the last one before it that is less deep by one."""
+    """Return whether each interval is inside the last earlier interval that is one level up."""
     parent = parents_of(depth)
     inner = np.flatnonzero(depth > 0)
     outer = parent[inner]
@@ -72,6 +76,7 @@ def _nest(starts: Int64Array, ends: Int64Array, depth: Int64Array) -> bool:
 
 
 def _first_free_lines(before: Int64Array, starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """Give each interval the lowest line that is free at its start."""
     lines = np.empty(len(starts), np.int64)
     busy = sorted((end, line) for _, end, line in before.T.tolist())
     free = sorted({*range(max(before[2], default=0))}.difference(before[2].tolist()))
@@ -85,7 +90,7 @@ def _first_free_lines(before: Int64Array, starts: Int64Array, ends: Int64Array) 
 
 
 MAX_LINES: Final = 32
-"""How many lines one lane has at most."""
+"""Maximum number of lines of one lane."""
 
 _Array = npt.NDArray[Any]
 
@@ -98,13 +103,13 @@ class NameTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names so far; an id is a place in it."""
+        """The names so far; the id of a name is its index."""
         return tuple(self._places)
 
     def ids(self, names: Names, parts: Iterable[_Array | slice] = (slice(None),)) -> Packed:
-        """Return the id of each name, which come a part of the rows after the other.
+        """Return the id of each name; ``parts`` select the rows that get ids one after another.
 
-        In each part frequent ones come first: they get small ids, which take fewer bytes.
+        Within a part, frequent names come first: they get small ids, which take fewer bytes.
         """
         place = np.zeros(len(names.texts), np.int64)
         for part in parts:
@@ -122,30 +127,30 @@ class NameTable:
 
 
 class Track:
-    """The events of one lane, which come by their starts, some after the others.
+    """The events of one lane. They are added in parts, in the order of their starts.
 
-    They are tables of ``starts``, ``ends``, ``names``, ``n_bytes``, ``correlations`` and
-    ``categories``, which are places in the palette; of equal starts the longest comes first.
+    Each part is a table with ``starts``, ``ends``, ``names``, ``n_bytes``, ``correlations``, and
+    ``categories`` (indices into the palette). For equal starts, the longest event comes first.
     """
 
     def __init__(self) -> None:
-        self._lines = Lines()
+        self._lines = LineAssigner()
         self._pieces: dict[tuple[int, int], list[Table]] = defaultdict(list)
 
     def add(self, events: Table) -> None:
         """Add the next events."""
         lines = np.minimum(self._lines.of(events["starts"], events["ends"]), MAX_LINES)
         for (line, category), places in rows_by_values(lines, events["categories"]).items():
-            own = events if len(places) == len(events) else events.take(places)
+            rows = events if len(places) == len(events) else events.take(places)
             known_or_not = ("n_bytes", "correlations")
-            unknown = (name for name in known_or_not if not (own[name] != ABSENT).any())
-            self._pieces[line, category].append(own.without("categories", *unknown).on_disk())
+            unknown = (name for name in known_or_not if not (rows[name] != ABSENT).any())
+            self._pieces[line, category].append(rows.without("categories", *unknown).on_disk())
 
     def rows(self, label: str, kind: str) -> tuple[LaneRow, ...]:
-        """Return the rows of the lane: one, or one for each depth where its events overlap.
+        """Return the rows of the lane: one row, or one row per depth if its events overlap.
 
-        Beyond `MAX_LINES` what overlaps is merged on one last row, whose items say how many events
-        they stand for.
+        Overlaps deeper than `MAX_LINES` are merged on one last row. Its items store their number of
+        events.
         """
         by_line: dict[int, list[Channel]] = defaultdict(list)
         for line, category in sorted(self._pieces):
@@ -160,7 +165,7 @@ class Track:
 
 
 def merge_overlapping(events: Channel) -> Channel:
-    """Return one item for each stretch without a gap: its events, their number and bytes."""
+    """Merge the events of each stretch without a gap into one item with their number and bytes."""
     starts, n_bytes = events.starts, events.n_bytes
     stretches = Intervals.union_of(starts, np.maximum(events.ends, starts + 1))
     first = np.searchsorted(starts, stretches.starts, side="left")
@@ -169,23 +174,23 @@ def merge_overlapping(events: Channel) -> Channel:
         starts=stretches.starts,
         ends=stretches.ends,
         names=events.names[first],
-        n_bytes=known_sum(n_bytes, first),
+        n_bytes=sum_known_bytes(n_bytes, first),
         busy_ns=stretches.ends - stretches.starts,
         counts=np.diff(np.append(first, len(events))),
     )
 
 
-def pieces_in_time(*tables: Table) -> Iterator[tuple[slice, ...]]:
-    """Yield the rows of tables, which come by start, that start in a time after the other."""
+def pieces_by_start(*tables: Table) -> Iterator[tuple[slice, ...]]:
+    """Split tables, sorted by start, at common instants; yield the rows of each table per piece."""
     starts = [table["start_ns"] for table in tables]
-    firsts = [own[piece.start] for own in starts for piece in pieces_of(len(own))]
+    firsts = [column[piece.start] for column in starts for piece in pieces_of(len(column))]
     cuts = np.unique(np.array(firsts, np.int64))[1:]
-    borders = [[0, *np.searchsorted(own, cuts).tolist(), len(own)] for own in starts]
-    yield from zip(*(starmap(slice, pairwise(own)) for own in borders), strict=True)
+    borders = [[0, *np.searchsorted(column, cuts).tolist(), len(column)] for column in starts]
+    yield from zip(*(starmap(slice, pairwise(column)) for column in borders), strict=True)
 
 
 def in_order(parts: Sequence[Table]) -> Table:
-    """Return the events of all ``parts``, of the same columns, sorted as those of a `Track` are."""
+    """Concatenate ``parts``, which have the same columns, in the order that a `Track` requires."""
     joined = Table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     if sum(map(bool, map(len, parts))) < 2:
         return joined
@@ -193,34 +198,34 @@ def in_order(parts: Sequence[Table]) -> Table:
 
 
 def rows_inside(trace: Trace, window: TimeWindow) -> Trace:
-    """Return ``trace`` with only the rows that have a part inside ``window``, not clipped."""
+    """Return ``trace`` with only the rows that overlap ``window``, not clipped."""
     if window == trace.span:
         return trace
-    kept: dict[str, Any] = {
-        name: _inside(trace.table(name), window)
+    tables: dict[str, Any] = {
+        name: _take_overlapping(trace.table(name), window)
         for name, table in TABLES.items()
         if table.has_times
     }
-    return replace(trace, **kept)
+    return replace(trace, **tables)
 
 
 def count_inside(table: Table, window: TimeWindow) -> int:
-    """Return how many rows of ``table`` have a part inside ``window``."""
-    before, first, last = _places_inside(table, window)
+    """Return the number of rows of ``table`` that overlap ``window``."""
+    before, first, last = _rows_overlapping(table, window)
     return len(before) + last - first
 
 
-def _inside(table: Table, window: TimeWindow) -> Table:
-    before, first, last = _places_inside(table, window)
+def _take_overlapping(table: Table, window: TimeWindow) -> Table:
+    before, first, last = _rows_overlapping(table, window)
     if not len(before) or before[0] == first - len(before):
         return table.take(slice(first - len(before), last))
     return table.take(np.append(before, np.arange(first, last)))
 
 
-def _places_inside(table: Table, window: TimeWindow) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Return the rows that begin before the window and reach into it, and those that begin in it.
+def _rows_overlapping(table: Table, window: TimeWindow) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return the rows that start before the window and overlap it, and the range of later starts.
 
-    The latter stand together: rows come by start.
+    The rows that start inside the window are ``first:last``, because rows are sorted by start.
     """
     starts = table["start_ns"]
     first, last = np.searchsorted(starts, [window.start_ns, window.end_ns]).tolist()

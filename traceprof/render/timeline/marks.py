@@ -1,4 +1,4 @@
-"""What stands beside the lanes: steps, the window that is analyzed, ranks, and time series."""
+"""Describe what surrounds the lanes: steps, the analyzed window, processes, and time series."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ from traceprof.units import format_count
 
 
 def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
-    """Return the steps of the process that has most of them, in ns after the window's start.
+    """Return the steps of the process with the most steps, in ns after the start of ``window``.
 
-    starts, ends and labels: when its host ran each. device_starts and device_ends: when each was
-    on the devices, as tables have it; [] where no step is known there.
+    ``starts``, ``ends``, and ``labels`` describe the host time of each step. ``device_starts`` and
+    ``device_ends`` are the device times, as in the tables; [] if no step has a device time.
     """
-    return _described(steps_of_ranks(Ranks.of(trace)).table, window, "step")
+    return _steps_head(steps_of_ranks(Ranks.of(trace)).table, window, "step")
 
 
-def describe_periods(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
-    """Return the same of the iterations of a pattern of kernels, where no steps are."""
-    return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "iteration")
+def describe_iterations(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
+    """Return the iterations of the kernel pattern in the form of `describe_steps`."""
+    return _steps_head(pattern_of_ranks(Ranks.of(trace)).table, window, "iteration")
 
 
-def _described(table: Table, window: TimeWindow, word: str) -> dict[str, Any]:
+def _steps_head(table: Table, window: TimeWindow, word: str) -> dict[str, Any]:
+    """Return the steps of ``table`` in the JSON form of `describe_steps`.
+
+    ``word`` begins each label.
+    """
     if len(table):
         processes, counts = np.unique(table["process"], return_counts=True)
         table = table.take(table["process"] == processes[counts.argmax()])
@@ -56,16 +60,16 @@ def _described(table: Table, window: TimeWindow, word: str) -> dict[str, Any]:
 
 
 def describe_processes(trace: Trace | Ranks) -> dict[str, dict[str, Any]]:
-    """Return the rank (-1 where it has none) and the host of each process, by its number."""
-    known = Ranks.of(trace).table("processes")
+    """Return the rank (-1: none) and the host of each process, by process number."""
+    table = Ranks.of(trace).table("processes")
     return {
         str(process): {"rank": int(rank), "host": plain_text(str(host), 120)}
-        for process, rank, host in zip(known["process"], known["rank"], known["host"], strict=True)
+        for process, rank, host in zip(table["process"], table["rank"], table["host"], strict=True)
     }
 
 
 def describe_focus(ranks: Ranks, window: TimeWindow) -> dict[str, Any] | None:
-    """Return the window that the analyses look at by default; None where it is all of the page."""
+    """Return the default window of the analyses; None if it covers the page or is empty."""
     chosen = select_default(ranks)
     inside = chosen.window & window
     if inside == window or inside.duration_ns == 0:
@@ -82,15 +86,15 @@ MAX_METRICS: Final = 6
 MAX_SERIES: Final = 16
 MAX_POINTS: Final = 60_000
 MAX_POINTS_TOGETHER: Final = 240_000
-"""How many points all series of a page have at most: about 2 MB of it."""
+"""Maximum number of points of all series of a page: about 2 MB."""
 _CUMULATED_BYTES: Final = re.compile(r"^((?:\w+_)?)bytes_(sent|received)$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleSeries:
-    """The values of one metric from one source; times in ns after the origin, sorted.
+    """The values of one metric from one source, sorted by time (ns after the origin).
 
-    A value holds until the next time; NaN where it is not known.
+    A value holds until the next time. Unknown values are NaN.
     """
 
     metric: str
@@ -102,49 +106,49 @@ class SampleSeries:
 def sample_series(
     trace: Trace | Ranks, window: TimeWindow
 ) -> tuple[Sequence[SampleSeries], list[str]]:
-    """Return the series to draw, and sentences about what is left out."""
+    """Return the time series to draw, and sentences about the series that are left out."""
     samples = stack("samples", Ranks.of(trace).each(_samples_inside, window))
     metrics = [metric for metric, _ in Counter(samples["metric"].counts()).most_common()]
     notes = []
     if (n_more := len(metrics) - MAX_METRICS) > 0:
-        metrics = _worth_drawing(metrics, samples)
+        metrics = _order_metrics(metrics, samples)
         notes.append(f"{n_more} more sampled metrics are not shown")
-    found: list[tuple[str, str, Table]] = []
+    sources_to_draw: list[tuple[str, str, Table]] = []
     n_left_out = 0
     for metric in metrics[:MAX_METRICS]:
-        own = samples.take(samples["metric"] == metric)
+        metric_samples = samples.take(samples["metric"] == metric)
         sources = [
-            (source, own.take(own["source"] == source)) for source in own["source"].distinct()
+            (source, metric_samples.take(metric_samples["source"] == source))
+            for source in metric_samples["source"].distinct()
         ]
         n_left_out += max(0, len(sources) - MAX_SERIES)
-        found += [(metric, source, rows) for source, rows in sources[:MAX_SERIES]]
+        sources_to_draw += [(metric, source, rows) for source, rows in sources[:MAX_SERIES]]
     if n_left_out:
         notes.append(f"{n_left_out} more sources of these metrics are not shown")
-    most = min(MAX_POINTS, MAX_POINTS_TOGETHER // max(1, len(found)))
-    n_thinned = sum(len(rows) > most for _, _, rows in found)
-    if n_thinned:
+    max_points = min(MAX_POINTS, MAX_POINTS_TOGETHER // max(1, len(sources_to_draw)))
+    if n_thinned := sum(len(rows) > max_points for _, _, rows in sources_to_draw):
         notes.append(
-            f"{n_thinned} time series have more than {format_count(most)} points; only the minimum "
-            "and maximum of each interval are drawn"
+            f"{n_thinned} time series have more than {format_count(max_points)} points; only the "
+            "minimum and maximum of each interval are drawn"
         )
-    return [_series(*one, window.start_ns, most) for one in found], notes
+    return [_series(*source, window.start_ns, max_points) for source in sources_to_draw], notes
 
 
-_FIRST: Final = tuple(
+_FIRST_COUNTERS: Final = tuple(
     map(re.compile, (r"SMs? Active", "Tensor", "DRAM", "PCIe|NVLink", "SMs? Issue", "GR Active"))
 )
-"""Of the counters of a GPU, which are many, those that tell most."""
+"""The most important GPU counters, by descending importance. A GPU can have many counters."""
 
 
-def _worth_drawing(metrics: Sequence[str], samples: Table) -> list[str]:
-    """Return the metrics with those first that move at all, and of counters of GPUs the telling."""
-    moves = samples.take(np.nan_to_num(samples["value"]) != 0)["metric"].counts()
+def _order_metrics(metrics: Sequence[str], samples: Table) -> list[str]:
+    """Sort the metrics: first those with nonzero values, and among these the `_FIRST_COUNTERS`."""
+    nonzero = samples.take(np.nan_to_num(samples["value"]) != 0)["metric"].counts()
 
-    def place(metric: str) -> tuple[bool, int]:
-        found = (i for i, own in enumerate(_FIRST) if own.match(metric))
-        return metric not in moves, next(found, len(_FIRST))
+    def priority(metric: str) -> tuple[bool, int]:
+        matches = (i for i, pattern in enumerate(_FIRST_COUNTERS) if pattern.match(metric))
+        return metric not in nonzero, next(matches, len(_FIRST_COUNTERS))
 
-    return sorted(metrics, key=place)
+    return sorted(metrics, key=priority)
 
 
 def _samples_inside(trace: Trace, window: TimeWindow) -> Table:
@@ -152,25 +156,27 @@ def _samples_inside(trace: Trace, window: TimeWindow) -> Table:
 
 
 def _series(metric: str, source: str, rows: Table, origin_ns: int, max_points: int) -> SampleSeries:
+    """Return the series of one source with at most ``max_points`` points.
+
+    Cumulative counters become rates.
+    """
     times, values = rows["start_ns"] - origin_ns, rows["value"]
     values = np.where(np.isfinite(values), values, np.nan)
-    rate_name = _rate_name(metric)
-    if rate_name:
+    if rate_name := _rate_name(metric):
         metric, values = rate_name, _rates(times, values)
     kept = thin_out(values, max_points)
     return SampleSeries(plain_text(metric, 60), plain_text(source, 60), times[kept], values[kept])
 
 
 def _rate_name(metric: str) -> str:
-    """Return what the rate of a cumulative counter is called; "" for other metrics."""
-    counter = _CUMULATED_BYTES.match(metric)
-    if counter:
+    """Return the name of the rate of a cumulative counter; "" for other metrics."""
+    if counter := _CUMULATED_BYTES.match(metric):
         return f"{counter[1]}{counter[2]}_bytes_per_s"
     return "cpu_cores" if metric == "cpu_seconds" else ""
 
 
 def _rates(times: Int64Array, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the rate per second from each sample to the next, NaN after a reset and at the end."""
+    """Return the rate per second from each sample to the next; NaN after a reset and at the end."""
     seconds, gained = np.diff(times) / 1e9, np.diff(values)
     rates = np.full(len(values), np.nan)
     known = (gained >= 0) & (seconds > 0)
@@ -179,15 +185,15 @@ def _rates(times: Int64Array, values: npt.NDArray[np.float64]) -> npt.NDArray[np
 
 
 def thin_out(values: npt.NDArray[np.float64], max_points: int) -> npt.NDArray[np.int64]:
-    """Return at most ``max_points`` places of ``values``: the extremes of equal stretches."""
+    """Return at most ``max_points`` indices of ``values``: the extremes of equal intervals."""
     n = len(values)
     if n <= max_points:
         return np.arange(n)
     edges = np.linspace(0, n, max_points // 2 + 1).astype(np.int64)
     unknown = np.isnan(values)
     low, high = np.where(unknown, np.inf, values), np.where(unknown, -np.inf, values)
-    found = [
+    extremes = [
         (first + int(low[first:last].argmin()), first + int(high[first:last].argmax()))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     ]
-    return np.unique(np.array(found, np.int64))
+    return np.unique(np.array(extremes, np.int64))
