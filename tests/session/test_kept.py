@@ -32,7 +32,7 @@ from traceprof.session import run as run_module
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
-from traceprof.snapshots.stacks import Phase
+from traceprof.snapshots.kinds import Phase
 
 pytestmark = pytest.mark.usefixtures("times_can_be_set")
 

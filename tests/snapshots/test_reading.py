@@ -79,7 +79,7 @@ def test_a_pickle_that_hangs_its_reader_is_given_up(path, monkeypatch):
     key = ()
     for _ in range(60):
         key = (key, key)
-    monkeypatch.setattr(measured, "_LEAST_S", 1.0)
+    monkeypatch.setattr(measured, "_MIN_LIMIT_S", 1.0)
     # {key: None}, which this process could not make: it would hash the key.
     path.write_bytes(b"\x80\x02}" + pickle.dumps(key, 2)[2:-1] + b"Ns.")
     with pytest.raises(TraceError, match="takes more than 1 s"):

@@ -153,7 +153,7 @@ def test_who_reads_does_not_wait_for_who_writes_and_writers_queue(
     assert says(process) == "half"
     assert store.names() == ["whole"]
     with monkeypatch.context() as patched:
-        patched.setattr(database, "_BUSY_S", 0.01)
+        patched.setattr(database, "_LOCK_WAIT_S", 0.01)
         with pytest.raises(StoreError, match=re.escape(f"{store.path}: locked for")):
             store.add(make_summary("other"))
     waiting = start(ADD_MANY, store.path, "late", 1)

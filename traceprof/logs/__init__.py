@@ -1,4 +1,4 @@
-"""What programs print while they train, read as what is kept of a run."""
+"""Read training logs and tables of runs, and convert them into summaries of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered of a run while its log is read: values of metrics, epochs, events."""
+"""Collect the metrics, epochs, and events of a run while its log is read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from traceprof.model.results import Note, Unit
 
 INTERVALS: Final = ("step", "interval")
 CUMULATIVE: Final = ("ema", "run")
-_RECENT: Final = 32
-_MOST_POINTS: Final = 400_000
-_FEWEST_POINTS: Final = 256
-_POINTS_OF_A_SERIES: Final = 2_000
-_MOST_SERIES: Final = 3_000
-_MOST_ROWS: Final = 20_000
-_COPIES_REACH: Final = 2
-_LARGEST: Final = 1 << 53
-"""What is larger is no counter: floats hold it in part."""
+_MAX_RECENT_PLACES: Final = 32
+_MAX_POINTS: Final = 400_000
+_MIN_POINTS_PER_SERIES: Final = 256
+_MAX_POINTS_PER_SERIES: Final = 2_000
+_MAX_SERIES: Final = 3_000
+_MAX_ROWS: Final = 20_000
+_MAX_COPY_DISTANCE: Final = 2
+_MAX_COUNTER: Final = 1 << 53
+"""Larger numbers are not treated as counters, because floats represent them inexactly."""
 _SUFFIXES: Final = (
     ("_per_s", Unit.PER_S),
     ("_ns", Unit.NS),
@@ -37,7 +37,7 @@ _BETTER: Final = {Unit.PER_S: "higher", Unit.NS: "lower"}
 
 
 class Key(NamedTuple):
-    """What a series is of; rank −1: of the run, or not known."""
+    """Identity of a series; rank −1 means the whole run, or an unknown rank."""
 
     metric: str
     attempt: int
@@ -47,7 +47,7 @@ class Key(NamedTuple):
 
 
 class LogPoint(NamedTuple):
-    """Where in the run a value belongs; NaN: not known."""
+    """The position of a value in the run; NaN if unknown."""
 
     step: float = math.nan
     epoch: float = math.nan
@@ -57,10 +57,12 @@ class LogPoint(NamedTuple):
 
 @dataclass(slots=True)
 class Series:
-    """Values of one metric. ``is_elapsed``: times count from the start of training.
+    """The values of one metric.
 
-    What several ranks print of the same place without saying who they are are *copies*: their mean
-    is kept, and ``copies`` is the most that were seen of one place.
+    ``is_elapsed`` means that times count from the start of training. If several ranks print a value
+    for the same place without their rank, the values are *copies*: the series stores their mean,
+    and ``copies`` is the highest number seen at one place. A long series is thinned: it keeps every
+    ``stride``-th value, and ``total`` is the number of values before thinning.
     """
 
     is_elapsed: bool = False
@@ -76,7 +78,10 @@ class Series:
     _recent: OrderedDict[tuple[float, float], list[int]] = field(default_factory=OrderedDict)
 
     def add(self, point: LogPoint, value: float, limit: int, *, is_redrawn: bool = False) -> None:
-        """Add a value; ``is_redrawn``: it takes the place of an earlier one of the same place."""
+        """Add a value; thin the series if it exceeds ``limit`` values.
+
+        With ``is_redrawn`` the value replaces an earlier value of the same place.
+        """
         place = (point.step, point.epoch)
         if not (math.isnan(point.step) and math.isnan(point.epoch)):
             seen = self._recent.get(place)
@@ -88,7 +93,7 @@ class Series:
         if (self.total - 1) % self.stride:
             return
         self._recent[place] = [len(self.values), 1]
-        if len(self._recent) > _RECENT:
+        if len(self._recent) > _MAX_RECENT_PLACES:
             self._recent.popitem(last=False)
         self._append(point, value)
         if len(self.values) > limit:
@@ -98,6 +103,10 @@ class Series:
             self.stride *= 2
 
     def _merge(self, seen: list[int], value: float, *, is_redrawn: bool) -> None:
+        """Replace the value of a place, or update the mean of its copies.
+
+        ``seen`` is (row, copies).
+        """
         at = seen[0]
         if is_redrawn:
             self.values[at] = value
@@ -114,21 +123,21 @@ class Series:
         self.values.append(value)
 
     def end(self) -> None:
-        """Note that nothing follows: the last value is kept whatever was thinned."""
+        """Store the last value even if thinning dropped it; no value follows."""
         if self._last is not None and (self.total - 1) % self.stride:
             self._append(*self._last)
             self._last = None
 
     @property
     def begins(self) -> bool:
-        """Whether its first value is about the first steps of the run."""
+        """Whether the first value covers the first steps of the run."""
         steps = np.asarray(self.steps)
         if len(steps) < 2 or math.isnan(steps[0]) or math.isnan(steps[1]):
             return False
         return bool(0 <= steps[0] <= max(1.0, (steps[1] - steps[0]) / self.stride))
 
     def steady(self, *, has_warmup: bool = True) -> npt.NDArray[np.float64]:
-        """Return its finite values, without the first where that is of the first steps."""
+        """Return the finite values, without a first one that covers the first steps of the run."""
         values = np.asarray(self.values, np.float64)
         if has_warmup and len(values) >= 3 and self.begins:
             values = values[1:]
@@ -136,7 +145,7 @@ class Series:
 
 
 class When(NamedTuple):
-    """A time: of the log's clock, or (``is_elapsed``) since training began; NaN: not known."""
+    """A time on the log's clock or since the start of training (``is_elapsed``); NaN: unknown."""
 
     seconds: float = math.nan
     is_elapsed: bool = False
@@ -146,11 +155,11 @@ NOWHERE: Final = LogPoint()
 NEVER: Final = When()
 
 
-class Of(TypedDict, total=False):
-    """What a value of a metric is of: the run and one step unless said otherwise.
+class MetricOptions(TypedDict, total=False):
+    """What a metric value refers to; default: the whole run, over one step.
 
-    ``is_elapsed``: the time of its point counts from the start of training. ``is_redrawn``: it
-    takes the place of an earlier value of the same step.
+    ``is_elapsed`` means that the time of its point counts from the start of training. With
+    ``is_redrawn`` the value replaces an earlier value of the same step.
     """
 
     scope: str
@@ -160,10 +169,10 @@ class Of(TypedDict, total=False):
     is_redrawn: bool
 
 
-class OfMeasure(TypedDict, total=False):
-    """What a measure is of: the run, and printed, unless said otherwise.
+class MeasureOptions(TypedDict, total=False):
+    """What a measure refers to; default: the whole run, as printed.
 
-    Rates are the better the higher, lengths the lower, and of others it is not known.
+    ``better`` defaults to "higher" for rates, "lower" for durations, and "" (unknown) for the rest.
     """
 
     unit: Unit
@@ -174,7 +183,7 @@ class OfMeasure(TypedDict, total=False):
 
 
 def unit_of(name: str) -> Unit:
-    """Return the unit that the name of a measure or a metric ends with."""
+    """Return the unit that the suffix of a measure or metric name defines."""
     for each in ("_per_device", "_per_rank"):
         name = name.removesuffix(each)
     return next((unit for suffix, unit in _SUFFIXES if name.endswith(suffix)), Unit.NUMBER)
@@ -182,11 +191,11 @@ def unit_of(name: str) -> Unit:
 
 @dataclass(slots=True)
 class Facts:
-    """What readers learn of a run beside its numbers; None: not known.
+    """Properties of a run that readers find besides its metrics; None if unknown.
 
-    ``batch_per_process`` is what one process takes at a time, on all its devices. ``train_samples``
-    is the size of the data set, ``sequence`` how many tokens a sample has. ``has_warmup``: rates
-    that are printed hold the first steps.
+    ``batch_per_process`` counts the samples that one process takes at a time, on all its devices.
+    ``train_samples`` is the size of the data set, ``sequence`` the number of tokens per sample.
+    ``has_warmup`` means that printed rates include the first steps.
     """
 
     world_size: int | None = None
@@ -203,19 +212,19 @@ class Facts:
 
     @property
     def size(self) -> int | None:
-        """On how many devices the run trains, where one process has one device or more."""
+        """The number of devices on which the run trains; each process has one device or more."""
         return self.devices or self.world_size
 
     @property
     def tokens(self) -> float | None:
-        """Tokens of a step on all devices."""
+        """Tokens per step on all devices."""
         if self.tokens_per_step or not (self.global_batch and self.sequence):
             return self.tokens_per_step
         return self.global_batch * self.sequence
 
     @property
     def batch(self) -> float | None:
-        """Samples of a step on all devices."""
+        """Samples per step on all devices."""
         if self.global_batch:
             return self.global_batch
         each, size = self.batch_per_device, self.size
@@ -225,8 +234,8 @@ class Facts:
 
 
 @dataclass(slots=True)
-class Gathered:
-    """One run of a log."""
+class CollectedRun:
+    """Everything collected about one run of a log."""
 
     facts: Facts = field(default_factory=Facts)
     series: dict[Key, Series] = field(default_factory=dict)
@@ -245,155 +254,167 @@ class Gathered:
     computed: set[str] = field(default_factory=set)
 
     def metric(
-        self, name: str, value: float | None, point: LogPoint = NOWHERE, **of: Unpack[Of]
+        self,
+        name: str,
+        value: float | None,
+        point: LogPoint = NOWHERE,
+        **options: Unpack[MetricOptions],
     ) -> None:
-        """Note a value of a metric, in the unit of its name."""
+        """Add a value of a metric, in the unit that its name defines."""
         if value is None:
             return
-        over, rank = of.get("over", "step"), of.get("rank")
-        key = Key(name, self.attempt, -1 if rank is None else rank, of.get("scope", "run"), over)
+        over, rank = options.get("over", "step"), options.get("rank")
+        key = Key(
+            name, self.attempt, -1 if rank is None else rank, options.get("scope", "run"), over
+        )
         series = self.series.get(key)
         if series is None:
-            if len(self.series) >= _MOST_SERIES:
+            if len(self.series) >= _MAX_SERIES:
                 self.left_out += 1
                 return
-            series = self.series[key] = Series(of.get("is_elapsed", False))
-        most = _POINTS_OF_A_SERIES if over in ("step", "interval", "ema") else _MOST_ROWS
-        limit = min(most, max(_FEWEST_POINTS, _MOST_POINTS // len(self.series)))
-        series.add(point, value, limit, is_redrawn=of.get("is_redrawn", False))
+            series = self.series[key] = Series(options.get("is_elapsed", False))
+        max_points = _MAX_POINTS_PER_SERIES if over in ("step", "interval", "ema") else _MAX_ROWS
+        limit = min(max_points, max(_MIN_POINTS_PER_SERIES, _MAX_POINTS // len(self.series)))
+        series.add(point, value, limit, is_redrawn=options.get("is_redrawn", False))
 
     def epoch(self, number: int, **values: float | None) -> None:
-        """Note what is known of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
+        """Store properties of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
         is_new = (self.attempt, number) not in self.epochs
-        if number > _LARGEST or (is_new and len(self.epochs) >= _MOST_ROWS):
+        if number > _MAX_COUNTER or (is_new and len(self.epochs) >= _MAX_ROWS):
             self.left_out += 1
             return
-        own = self.epochs.setdefault((self.attempt, number), {})
-        own.update({name: value for name, value in values.items() if value is not None})
+        known = self.epochs.setdefault((self.attempt, number), {})
+        known.update({name: value for name, value in values.items() if value is not None})
 
     def event(
         self, kind: str, when: When = NEVER, seconds: float | None = None, **about: Any
     ) -> None:
-        """Note what happened; ``about``: rank, node, epoch, value, text."""
-        if len(self.events) >= _MOST_ROWS:
+        """Add an event; ``about`` holds its rank, node, epoch, value, and text."""
+        if len(self.events) >= _MAX_ROWS:
             self.left_out += 1
             return
         event = {"kind": kind, "when": when, "seconds": seconds, "attempt": self.attempt}
         self.events.append(event | about)
 
-    def measure(self, name: str, value: float | None, **of: Unpack[OfMeasure]) -> None:
-        """Note the run in one number, in the unit of its name; the last one of a name counts."""
+    def measure(self, name: str, value: float | None, **options: Unpack[MeasureOptions]) -> None:
+        """Store one number of the run, in the unit that its name defines; the last value wins."""
         if value is None or not math.isfinite(value):
             return
         unit = unit_of(name)
         self.measures[name] = {
             "measure": name,
             "value": float(value),
-            "unit": str(of.get("unit", unit)),
-            "scope": of.get("scope", "run"),
-            "better": of.get("better", _BETTER.get(unit, "")),
-            "source": of.get("source", "printed"),
-            "over": of.get("over", ""),
+            "unit": str(options.get("unit", unit)),
+            "scope": options.get("scope", "run"),
+            "better": options.get("better", _BETTER.get(unit, "")),
+            "source": options.get("source", "printed"),
+            "over": options.get("over", ""),
         }
 
     def say(self, text: str, **values: Any) -> None:
-        """Note what must be read with the numbers, once."""
+        """Add a note that a reader of the numbers needs, unless it exists already."""
         note = Note.of(text, **values)
         if all((other.text, other.values) != (text, values) for other in self.notes):
             self.notes.append(note)
 
     def of(self, metric: str) -> Iterator[tuple[Key, Series]]:
-        """Yield the series of a metric, attempt by attempt."""
+        """Yield the series of a metric, with their keys."""
         for key, series in self.series.items():
             if key.metric == metric:
                 yield key, series
 
     def renamed(self, metric: str, name: str) -> None:
-        """Call a metric otherwise, once all of it is known."""
+        """Rename a metric after all its values were read."""
         for key, series in list(self.of(metric)):
             del self.series[key]
             self.series[key._replace(metric=name)] = series
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known of it."""
+        """Whether nothing was collected."""
         return not (self.series or self.epochs or self.events or self.measures)
 
 
-class Book:
-    """The runs of one log: readers write to ``run``, the one that is at work."""
+class LogRuns:
+    """All runs of one log; readers write to ``run``, the current one."""
 
     def __init__(self) -> None:
         self.clock = LogClock()
-        self.runs: list[Gathered] = [Gathered()]
+        self.runs: list[CollectedRun] = [CollectedRun()]
         self._is_restarting = False
         self.at_end: list[Callable[[], None]] = []
         self._last: dict[int, list[tuple[float, float]]] = {}
         self._first: tuple[float, float] | None = None
-        self._top: tuple[float, float] | None = None
+        self._furthest: tuple[float, float] | None = None
 
     @property
-    def run(self) -> Gathered:
-        """The run that is at work."""
+    def run(self) -> CollectedRun:
+        """The current run."""
         return self.runs[-1]
 
     def when(self, line: LogLine) -> When:
-        """Return when ``line`` was written, as far as it says so."""
+        """Return the timestamp of ``line``; unknown (NaN) if it has none."""
         found = self.clock.read(line.raw)
         return When() if found is None else When(found)
 
     def restarting(self) -> None:
-        """Note that the program is started again: what follows is its next attempt."""
-        self._is_restarting = self._top is not None
+        """Record that the program restarts; the lines that follow belong to its next attempt."""
+        self._is_restarting = self._furthest is not None
 
-    def begin_run(self) -> Gathered:
-        """Begin another run, if anything is known of the one at work: readers end that one."""
+    def begin_run(self) -> CollectedRun:
+        """Start another run if the current one is not empty, and return the current run.
+
+        The readers of the current run finish first (``at_end``).
+        """
         if not self.run.is_empty:
             for end in self.at_end:
                 end()
-            self.runs.append(Gathered())
+            self.runs.append(CollectedRun())
             self.run.environment.update(self.runs[-2].environment)
-            self._forget()
+            self._forget_positions()
             self._first, self._is_restarting = None, False
         return self.run
 
     def position(self, step: float, epoch: float = 0.0, rank: int | None = None) -> None:
-        """Note how far the program is, before what it says is noted.
+        """Record how far training is, before values of that position are stored.
 
-        Going back by more than what ranks are apart is another attempt of the run; going back to
-        where the run began, without a launcher that starts it again, another run.
+        A position behind an earlier one by more than the distance between ranks starts another
+        attempt of the run. A return to the first position, without a restart by a launcher, starts
+        another run.
         """
         place = (epoch, step)
         recent = self._last.setdefault(-1 if rank is None else rank, [])
-        reach = _COPIES_REACH if rank is None else 1
+        reach = _MAX_COPY_DISTANCE if rank is None else 1
         went_back = bool(recent) and place < recent[-1] and place not in recent[-reach:]
         if self._is_restarting or went_back:
-            self._began_again(place)
+            self._note_restart(place)
             recent = self._last.setdefault(-1 if rank is None else rank, [])
         if not recent or place > recent[-1]:
             recent.append(place)
-            del recent[:-_COPIES_REACH]
+            del recent[:-_MAX_COPY_DISTANCE]
         self._first = place if self._first is None else self._first
-        self._top = place if self._top is None else max(self._top, place)
+        self._furthest = place if self._furthest is None else max(self._furthest, place)
 
-    def _began_again(self, place: tuple[float, float]) -> None:
-        top = self._top
+    def _note_restart(self, place: tuple[float, float]) -> None:
+        """Start the next run or the next attempt, after training went back to ``place``."""
+        furthest = self._furthest
         if not self._is_restarting and self._first is not None and place <= self._first:
             facts = self.run.facts
             self.begin_run().facts = facts
             return
-        self._forget()
+        self._forget_positions()
         self._is_restarting = False
         self.run.attempt += 1
-        if top is not None and place <= top:
-            self._say_where(place, top)
-        self._top = place
+        if furthest is not None and place <= furthest:
+            self._note_resume(place, furthest)
+        self._furthest = place
 
-    def _say_where(self, place: tuple[float, float], top: tuple[float, float]) -> None:
-        """Note from where the program went on, with the restart that its launcher told of."""
-        text = f"resumes at step {place[1]:g} after step {top[1]:g}"
-        if place[0] != top[0]:
-            text = f"resumes at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}"
+    def _note_resume(self, place: tuple[float, float], furthest: tuple[float, float]) -> None:
+        """Add the resume position to the restart event of the launcher, or add a new event."""
+        text = f"resumes at step {place[1]:g} after step {furthest[1]:g}"
+        if place[0] != furthest[0]:
+            after = f"{furthest[0]:g}, {furthest[1]:g}"
+            text = f"resumes at epoch {place[0]:g}, step {place[1]:g} after {after}"
         last = next((e for e in reversed(self.run.events) if e["kind"] == "restart"), None)
         if (
             last is not None
@@ -405,5 +426,5 @@ class Book:
         else:
             self.run.event("restart", text=text)
 
-    def _forget(self) -> None:
-        self._last, self._top = {}, None
+    def _forget_positions(self) -> None:
+        self._last, self._furthest = {}, None

@@ -1,4 +1,4 @@
-"""Lines of a file of any size, without what terminals and launchers add, and their times."""
+"""Read the lines of a text file of any size, remove prefixes of launchers, and parse timestamps."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 LONGEST: Final = 1 << 16
-"""Characters of a line that are read; what lies behind is left out."""
+"""Maximum length of a line in characters; the rest of a longer line is not read."""
 
-_CHUNK: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
 _ENCODINGS: Final = (
     *((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16")),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# A carriage return and a run of backspaces both go back in the line: what follows is drawn over it.
+# A carriage return or several backspaces move back in the line; the next text overwrites it.
 _BREAKS: Final = re.compile(r"\r*+\n|\r++|\x08++")
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]|\x1b"
 )
-# Text that was pasted often lost its ESC; in the middle of a line it may be something else.
+# Pasted text often lost its ESC. In the middle of a line the rest may have another meaning.
 _BARE_COLOR: Final = re.compile(r"^(?:\[[0-9;]{1,8}m)+")
 _MPI: Final = r"\[(?:\d+,)?(?P<{name}>\d+)(?:,\d+)?\]<std(?:out|err|diag)>:"
 _PREFIXES: Final = (
-    # mpirun --tag-output, horovodrun; --timestamp-output writes the date before it
+    # mpirun --tag-output, horovodrun; --timestamp-output adds a date in front
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4} *)?" + _MPI.format(name="mpi") + " ?",
-    # torchrun --tee, and the tracebacks of torch
+    # torchrun --tee, torch tracebacks
     r"\[rank(?P<rank>\d+)\]:\s?",
     r"\[[A-Za-z_]+(?P<local>\d+)\]:\s?",
     # srun --label
     r"\s{0,5}(?P<srun>\d{1,6}): ",
-    # pdsh, and the launcher of DeepSpeed
+    # pdsh, DeepSpeed launcher
     r"(?P<host>(?:worker|node|host|compute|gpu|instance|dgx|nid|ip|hgx|cn)(?:[^\W\d]|[.-])*+\d[\w.-]*+"
     r"|\d{1,3}(?:\.\d{1,3}){3}): ",
     # docker compose, kubectl logs --prefix, containerd
@@ -55,18 +55,31 @@ _PREFIXES: Final = (
     r"\((?:[\w.:-]+,? )?(?:rank=(?P<ray>\d+), )?pid=\d+(?:, ip=(?P<ip>[\d.]+))?\)\s?",
     # torchx, nemo-run: role and replica
     r"(?P<replica>(?=[\w.-]*[A-Za-z])[\w.-]+/\d+) (?=\S| )",
-    # the journal
+    # systemd journal
     r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} (?P<journal>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",
     r"std(?:out|err): ",
     r"> ",
 )
 _PREFIX: Final = re.compile("|".join(_PREFIXES))
-_AT_THE_END: Final = re.compile(_MPI.format(name="mpi") + r"\s*$")
+_TRAILING_TAG: Final = re.compile(_MPI.format(name="mpi") + r"\s*$")
 _RANKS: Final = ("mpi", "rank", "local", "srun", "ray")
 _NODES: Final = ("host", "service", "pod", "ip", "replica", "journal")
-_MOST_PREFIXES: Final = 5
-_NAMES: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTHS: Final = {name: i + 1 for i, name in enumerate(_NAMES)}
+_MAX_PREFIXES: Final = 5
+_MONTH_NAMES: Final = (
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+)
+_MONTHS: Final = {name: i + 1 for i, name in enumerate(_MONTH_NAMES)}
 _TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?"
 _STAMPS: Final = tuple(
     re.compile(pattern)
@@ -79,10 +92,10 @@ _STAMPS: Final = tuple(
         r"(?P<name>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) " + _TIME,
     )
 )
-_WHERE: Final = 600
+_MAX_STAMP_CHARS: Final = 600
 _LEAP_YEAR: Final = 2000
 _HALF_A_YEAR_S: Final = 182 * 86_400
-_CLOCK: Final = re.compile(
+_DURATION: Final = re.compile(
     r"(?:(?P<d>\d+) days?,? *|(?P<d2>\d+)[d-] *)?(?:(?:(?P<h>\d+):)?(?P<min>\d+):)?"
     r"(?P<s>\d+(?:\.\d+)?)"
 )
@@ -90,9 +103,10 @@ _CLOCK: Final = re.compile(
 
 @dataclass(slots=True)
 class RawLines:
-    """The lines of a text file, as they are but for what cannot be decoded.
+    """The lines of a text file, unchanged except for bytes that cannot be decoded.
 
-    Memory is bounded whatever the file holds. ``damage`` says why reading ended early, once it has.
+    Memory use is bounded for any file. After reading, ``damage`` says why it ended early ("" if it
+    did not), and ``cut_count`` is the number of lines that were too long.
     """
 
     path: Path
@@ -101,7 +115,7 @@ class RawLines:
     cut_count: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the lines, those that were drawn over too; of the first ``limit`` characters.
+        """Yield the lines, including redrawn ones, of the first ``limit`` characters.
 
         Raises:
             TraceError: the file cannot be read.
@@ -110,7 +124,7 @@ class RawLines:
         for chunk in self._chunks():
             seen += len(chunk)
             text = rest + chunk
-            # A return at the end may belong to the newline that begins the next chunk.
+            # A carriage return at the end may belong to a newline at the start of the next chunk.
             held = len(text) - len(text.rstrip("\r"))
             whole = text[: len(text) - held]
             parts = _BREAKS.split(whole) if "\r" in whole or "\x08" in whole else whole.split("\n")
@@ -132,7 +146,11 @@ class RawLines:
             yield rest[:LONGEST]
 
     def text(self) -> str:
-        """Return the whole text, of the first ``limit`` characters, lines of any length in it."""
+        """Return the first ``limit`` characters of the text, with lines of any length.
+
+        Raises:
+            TraceError: the file cannot be read.
+        """
         found, seen = [], 0
         for chunk in self._chunks():
             found.append(chunk)
@@ -142,6 +160,7 @@ class RawLines:
         return "".join(found)
 
     def _chunks(self) -> Iterator[str]:
+        """Yield the decoded text in chunks; set ``damage`` if the file ends early."""
         if kind := special_file_kind(self.path):
             raise TraceError(f"{self.path}: {kind}, expected a file")
         try:
@@ -155,8 +174,8 @@ class RawLines:
                     file.seek(0)
                 names = (name for mark, name in _ENCODINGS if head.startswith(mark))
                 decoder = codecs.getincrementaldecoder(next(names, "utf-8"))("replace")
-                # Not read(): of a packed file that ends too early it returns nothing at all.
-                while data := file.read1(_CHUNK):
+                # Not read(): for a truncated gzip file it would return nothing.
+                while data := file.read1(_CHUNK_BYTES):
                     yield decoder.decode(data).replace("\0", "")
                 yield decoder.decode(b"", final=True).replace("\0", "")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -166,10 +185,10 @@ class RawLines:
 
 
 class LogLine(NamedTuple):
-    """One line: ``text`` without what was put before it, ``raw`` with it, but without colors.
+    """One line: ``text`` without prefixes of launchers, ``raw`` with prefixes but without colors.
 
-    ``rank`` and ``node`` are what the prefixes say (None, "": nothing); of several prefixes the
-    last one, which is closest to the program.
+    ``rank`` and ``node`` come from the prefixes (None and "" if unknown). Of several prefixes the
+    last one counts, because it is closest to the program.
     """
 
     text: str
@@ -179,10 +198,10 @@ class LogLine(NamedTuple):
 
 
 def cleaned(raw_lines: Iterable[str]) -> Iterator[LogLine]:
-    """Yield ``raw_lines`` clean, without those that are empty.
+    """Yield clean lines; skip empty ones.
 
-    mpirun tags what ends with a newline: between redraws its tag stands at the end of a line, and
-    tells of the next one.
+    mpirun tags text after each newline. Between redraws its tag is at the end of a line and applies
+    to the next line.
     """
     tagged: int | None = None
     for raw in raw_lines:
@@ -190,7 +209,7 @@ def cleaned(raw_lines: Iterable[str]) -> Iterator[LogLine]:
         rank = line.rank if line.rank is not None else tagged
         tagged, text = None, line.text
         if text.endswith(":") or text[-1:].isspace():
-            at_end = _AT_THE_END.search(text)
+            at_end = _TRAILING_TAG.search(text)
             if at_end is not None:
                 tagged, text = int(at_end["mpi"]), text[: at_end.start()]
         if text.strip():
@@ -198,12 +217,12 @@ def cleaned(raw_lines: Iterable[str]) -> Iterator[LogLine]:
 
 
 def clean(raw: str) -> LogLine:
-    """Return one line clean."""
+    """Return one line without escape sequences, colors, and prefixes of launchers."""
     if "\x1b" in raw:
         raw = _ESCAPES.sub("", raw)
     raw = _BARE_COLOR.sub("", raw)
     at, rank, node = 0, None, ""
-    for _ in range(_MOST_PREFIXES):
+    for _ in range(_MAX_PREFIXES):
         match = _PREFIX.match(raw, at)
         if match is None:
             break
@@ -217,12 +236,11 @@ def clean(raw: str) -> LogLine:
 
 
 class LogClock:
-    """Reads the time stamps of one log, in seconds after the first of them.
+    """Parse the timestamps of one log, in seconds after the first one.
 
-    ``base_s`` is that first one, in whole seconds since 1970 on the log's own clock.
-
-    Stamps without a year get that of the last one that had one, and a later one where they jump
-    back by months: logs over New Year.
+    ``base_s`` is the first timestamp, in whole seconds since 1970 on the log's own clock. A
+    timestamp without a year gets the year of the last timestamp that had one. The year increases by
+    one when timestamps jump back by more than half a year, because the log then spans New Year.
     """
 
     def __init__(self) -> None:
@@ -231,8 +249,8 @@ class LogClock:
         self._last_s: int | None = None
 
     def read(self, text: str) -> float | None:
-        """Return the time at which ``text`` says that it was written; None where it does not."""
-        text = text[:_WHERE]
+        """Return the timestamp of ``text`` in seconds after the first one; None if it has none."""
+        text = text[:_MAX_STAMP_CHARS]
         for stamp in _STAMPS:
             match = stamp.search(text)
             if match is None:
@@ -243,38 +261,39 @@ class LogClock:
         return None
 
     def since(self, whole_s: int, part_s: float) -> float:
-        """Return a time, given as whole and part of a second since 1970, after the first one."""
+        """Return the seconds after the first time, of a time since 1970 in whole and part."""
         if self.base_s is None:
             self.base_s = whole_s
         return whole_s - self.base_s + part_s
 
     def _seconds(self, match: re.Match[str]) -> float | None:
-        own = match.groupdict()
-        month = _MONTHS.get(own["name"]) if own.get("name") else int(own["mon"])
-        year = int(own["y"]) if own.get("y") else (self._year or _LEAP_YEAR)
+        """Return the time of a matched timestamp; None if it is no valid date."""
+        groups = match.groupdict()
+        month = _MONTHS.get(groups["name"]) if groups.get("name") else int(groups["mon"])
+        year = int(groups["y"]) if groups.get("y") else (self._year or _LEAP_YEAR)
         if month is None:
             return None
         try:
-            seconds = _instant(own, year, month)
-            if own.get("y"):
+            seconds = _unix_seconds(groups, year, month)
+            if groups.get("y"):
                 self._year = year
             elif self._last_s is not None and seconds < self._last_s - _HALF_A_YEAR_S:
                 self._year = year + 1
-                seconds = _instant(own, year + 1, month)
+                seconds = _unix_seconds(groups, year + 1, month)
         except ValueError:
             return None
         self._last_s = seconds
-        return self.since(seconds, float(f"0.{own['part']}") if own.get("part") else 0.0)
+        return self.since(seconds, float(f"0.{groups['part']}") if groups.get("part") else 0.0)
 
 
-def _instant(own: dict[str, str], year: int, month: int) -> int:
-    day, hour, minute, second = (int(own[name]) for name in ("d", "h", "min", "s"))
+def _unix_seconds(groups: dict[str, str], year: int, month: int) -> int:
+    day, hour, minute, second = (int(groups[name]) for name in ("d", "h", "min", "s"))
     return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
 
 
 def seconds_of(text: str) -> float | None:
-    """Return what "1:42:42", "00:08", "1 day, 2:03:04" or "12.5" are in seconds; else None."""
-    match = _CLOCK.fullmatch(text.strip())
+    """Return a duration such as "1:42:42", "1 day, 2:03:04", or "12.5" in seconds, or None."""
+    match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
     days = match["d"] or match["d2"] or 0

@@ -1,36 +1,43 @@
-"""A log, read: of which program it is, and what its runs gave."""
+"""Read a log: recognize the program that printed it, and return its runs.
+
+User patterns are regular expressions whose named groups define the values. RE2 matches them, in
+blocks of lines, because neither the patterns nor the lines can be trusted.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.logs.gathered import Book
+from traceprof.logs.gathered import LogRuns
 from traceprof.logs.lines import LogLine, RawLines, cleaned
-from traceprof.logs.own import OwnPatterns, compiled_patterns, lines_ahead
-from traceprof.logs.source import LogReader, LogSource
+from traceprof.logs.source import PLACES, LogReader, LogSource, Pattern
 from traceprof.logs.sources import SOURCES, reader_of
 from traceprof.logs.step_tables import read_step_tables
 from traceprof.logs.summary import summary_of
 from traceprof.model.summary import SourceFile, Summary
+from traceprof.names.user_patterns import UserPattern, user_pattern
 
-_ENOUGH: Final = 50
-"""Lines of a program after which it is plain."""
-_LOOKED_AT: Final = 4_000
-"""Lines that are looked at even so: another program may say more."""
-_ALSO: Final = 4
-"""A program with at least one in so many of the lines of the first could have been meant."""
-_OWN: Final = "pattern"
+_ENOUGH_LINES: Final = 50
+"""Number of lines of one program that identify it."""
+_MAX_SCANNED_LINES: Final = 4_000
+"""Number of lines that are scanned even then, because another program may have printed more."""
+_MAX_COUNT_FACTOR: Final = 4
+"""A program is an alternative if the first one has at most this many times its lines."""
+_LINES_PER_BLOCK: Final = 256
+"""Number of lines (64 kB at most each) that are matched and kept in memory at once."""
+_PATTERN_SOURCE: Final = "pattern"
 _SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """The source of a log, how many lines say so, and which others could be meant."""
+    """The source of a log, the number of its lines, and other sources that are possible."""
 
     source: LogSource
     count: int
@@ -38,28 +45,29 @@ class Recognized:
 
 
 def recognize(lines: Iterable[LogLine]) -> Recognized | None:
-    """Return of which program ``lines`` are; None where no line is of any that is known.
+    """Return the program that printed ``lines``, or None if no line belongs to a known program.
 
-    Launchers count where there is nothing else; all are read beside any program.
+    A launcher counts only if no program is found, because logs of launchers are read with any
+    program.
     """
     counts: Counter[str] = Counter()
     marks = [(source, source.all_marks()) for source in SOURCES]
     for i, line in enumerate(lines):
-        for source, own in marks:
-            if any(mark.search(line.text) for mark in own):
+        for source, regexes in marks:
+            if any(mark.search(line.text) for mark in regexes):
                 counts[source.name] += 1
                 if source.is_decisive:
                     return Recognized(source, 1)
-        if i >= _LOOKED_AT and max(counts.values(), default=0) >= _ENOUGH:
+        if i >= _MAX_SCANNED_LINES and max(counts.values(), default=0) >= _ENOUGH_LINES:
             marks = [pair for pair in marks if pair[0].is_decisive]
     programs = [source for source in SOURCES if not source.is_launcher]
     for candidates in (programs, SOURCES):
         found = [(source, counts[source.name]) for source in candidates if counts[source.name]]
         if found:
-            # What people's scripts print stands in logs of programs, too.
+            # Lines of scripts also occur in logs of programs, so scripts come last.
             found.sort(key=lambda pair: (pair[0].name == "notes", -pair[1]))
             first, count = found[0]
-            others = (pair for pair in found[1:] if pair[1] * _ALSO >= count)
+            others = (pair for pair in found[1:] if pair[1] * _MAX_COUNT_FACTOR >= count)
             return Recognized(first, count, tuple(p for p in others if p[0].name != "notes"))
     return None
 
@@ -71,62 +79,73 @@ def read_log(
     patterns: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> list[Summary]:
-    """Return the runs that the log ``path`` tells of: usually one, in the order of the log.
+    """Return the runs in the log ``path``: usually one; several in the order of the log.
 
-    The program that printed it is recognized by its lines; what launchers print beside it is read,
-    too. Memory is bounded however large the log is; it may be compressed with gzip. ``source`` is
-    the program, by the name that `traceprof.logs.sources` has; ``patterns`` are the user's own
-    regular expressions with named groups, by names of the user's: with these, nothing is recognized
-    unless ``source`` is given, too. ``columns`` says what columns of a table are that a program
-    wrote as it trained.
+    The program that printed the log is recognized by its lines; lines of launchers are read with
+    it. Memory use is bounded for a log of any size. The log may be compressed with gzip.
+
+    Args:
+        path: the log file.
+        source: the program, by its name in `traceprof.logs.sources`; None recognizes it.
+        patterns: regular expressions with named groups, by names that the user chooses. With
+            patterns, the program is recognized only if ``source`` is given.
+        columns: the meanings of the columns of a table that a program wrote during training.
 
     Raises:
-        UsageError: there is no such source, or a pattern is none.
-        TraceError: the file cannot be read, is of no known program, or nothing matches.
+        UsageError: the source is unknown, or a pattern is invalid.
+        TraceError: the file cannot be read, no known program printed it, or no line matches.
     """
     path = Path(path)
-    own = compiled_patterns(patterns or {})
-    if source is None and not own:
+    user_patterns = compiled_patterns(patterns or {})
+    if source is None and not user_patterns:
         tables = read_step_tables(path, columns)
         if tables:
             return tables
-    chosen = _chosen(path, source, needed=not own)
-    book = Book()
+    chosen = _choose_source(path, source, needed=not user_patterns)
+    book = LogRuns()
     stem = _stem(path)
     readers = [reader_of(s)(book, stem, s) for s in SOURCES if s.is_launcher]
     if chosen is not None and not chosen.source.is_launcher:
         readers.append(reader_of(chosen.source)(book, stem, chosen.source))
-    pattern = OwnPatterns(book, stem, LogSource(_OWN, _OWN, own))
-    if own:
+    pattern = UserPatternReader(
+        book, stem, LogSource(_PATTERN_SOURCE, _PATTERN_SOURCE, user_patterns)
+    )
+    if user_patterns:
         readers.append(pattern)
     book.at_end = [reader.end for reader in readers]
     lines = RawLines(path)
-    odd = _read(lines, readers)
+    n_invalid = _read_lines(lines, readers)
     for reader in readers:
         reader.end()
-    if own and chosen is None and not pattern.count:
+    if user_patterns and chosen is None and not pattern.count:
         raise TraceError(f"{path}: no line matches --pattern")
-    if odd:
-        book.run.say("ignored {n:count} line(s) with invalid numbers", n=odd)
-    _say_of_the_file(book, lines, chosen)
-    return _summaries(path, book, _OWN if chosen is None else chosen.source.name)
+    if n_invalid:
+        book.run.say("ignored {n:count} line(s) with invalid numbers", n=n_invalid)
+    _note_file_problems(book, lines, chosen)
+    return _summaries(path, book, _PATTERN_SOURCE if chosen is None else chosen.source.name)
 
 
-def _read(lines: RawLines, readers: Sequence[LogReader]) -> int:
-    """Give every reader all lines; return how many hold what is no number."""
-    odd = 0
+def _read_lines(lines: RawLines, readers: Sequence[LogReader]) -> int:
+    """Pass all lines to every reader; return the number of lines with invalid numbers."""
+    n_invalid = 0
     for line, reader in lines_ahead(cleaned(lines), readers):
         try:
             reader.read(line)
         except (ArithmeticError, ValueError):
-            # Numbers of a broken line, such as 1.2.3 or an epoch of 0 steps.
-            odd += 1
-    return odd
+            # A broken line, for example with the number 1.2.3 or an epoch of 0 steps.
+            n_invalid += 1
+    return n_invalid
 
 
-def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognized | None:
+def _choose_source(path: Path, source: str | None, *, needed: bool) -> Recognized | None:
+    """Return the requested source, or (if ``needed``) the recognized one.
+
+    Raises:
+        UsageError: the requested source is unknown.
+        TraceError: no source is recognized.
+    """
     if source is not None:
-        named = next((one for one in SOURCES if one.name == source), None)
+        named = next((candidate for candidate in SOURCES if candidate.name == source), None)
         if named is None:
             names = ", ".join(s.name for s in SOURCES)
             raise UsageError(f"unknown log source {source!r}; choose one of {names}")
@@ -142,7 +161,8 @@ def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognized | Non
     return found
 
 
-def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognized | None) -> None:
+def _note_file_problems(book: LogRuns, lines: RawLines, chosen: Recognized | None) -> None:
+    """Note other possible sources, damage, and truncated lines."""
     run = book.run
     if chosen is not None and chosen.others:
         names = ", ".join(f"{other.title} ({count})" for other, count in chosen.others)
@@ -164,20 +184,88 @@ def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognized | None) -> 
 
 
 def _stem(path: Path) -> str:
+    """Return the name of a file without suffixes of logs and compression."""
     name = path.name
     while Path(name).suffix.lower() in _SUFFIXES and Path(name).stem:
         name = Path(name).stem
     return name or "log"
 
 
-def _summaries(path: Path, book: Book, source: str) -> list[Summary]:
+def _summaries(path: Path, book: LogRuns, source: str) -> list[Summary]:
     runs = [run for run in book.runs if not run.is_empty] or book.runs[:1]
     file = SourceFile(str(path), f"log:{source}", path.stat().st_size)
     stem = _stem(path)
     names = [f"{stem}:{i + 1}" for i in range(len(runs))] if len(runs) > 1 else [stem]
-    return [summary_of(*of, f"log:{source}", file) for of in zip(runs, names, strict=True)]
+    return [
+        summary_of(run, name, f"log:{source}", file) for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
+    """Return the user patterns; `traceprof.logs.source` documents the names of their groups.
+
+    Raises:
+        UsageError: a pattern is not a regular expression, or no named group is a value.
+    """
+    found = []
+    for text in patterns.values():
+        named = (name for name in user_pattern(text, "--pattern").groups if name[0] != "_")
+        if not {*named} - PLACES:
+            raise UsageError(
+                f"--pattern {text!r}: no named group; name the groups that are values, for "
+                r"example (?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
+            )
+        found.append(Pattern(text))
+    return tuple(found)
+
+
+class UserPatternReader(LogReader):
+    """Read lines with user patterns.
+
+    Each pattern is matched with and without the prefixes of a line.
+    """
+
+    by_rank = True
+    count = 0
+    _ahead: Iterator[tuple[Mapping[str, str] | None, ...]] = iter(())
+
+    def look_ahead(self, lines: Sequence[LogLine]) -> None:
+        """Match the next block of lines, because RE2 is called once per block."""
+        compiled = [user_pattern(pattern.line, "--pattern") for pattern in self.source.patterns]
+        self._ahead = zip(*(_match_lines(pattern, lines) for pattern in compiled), strict=True)
+
+    def read(self, line: LogLine) -> None:
+        """Store the values of ``line``, the next line of the block that was matched."""
+        for pattern, groups in zip(self.source.patterns, next(self._ahead), strict=True):
+            if groups is not None:
+                self.count += 1
+                texts = {name: text for name, text in groups.items() if text}
+                self.take_groups(pattern, texts, line, groups["_all"])
+
+
+def lines_ahead(
+    lines: Iterator[LogLine], readers: Sequence[LogReader]
+) -> Iterator[tuple[LogLine, LogReader]]:
+    """Yield each line with each reader, after all readers looked ahead at the block of lines."""
+    while ahead := list(islice(lines, _LINES_PER_BLOCK)):
+        for reader in readers:
+            reader.look_ahead(ahead)
+        yield from product(ahead, readers)
+
+
+def _match_lines(pattern: UserPattern, lines: Sequence[LogLine]) -> list[dict[str, str] | None]:
+    """Return the groups of each line, matched without prefixes or, failing that, with them.
+
+    None: no match.
+    """
+    found = pattern.matched([line.text for line in lines])
+    with_prefix = pattern.matched([line.raw for line in lines])
+    return [
+        without_prefix or prefixed
+        for without_prefix, prefixed in zip(found, with_prefix, strict=True)
+    ]
 
 
 def source_names() -> tuple[str, ...]:
-    """Return the names that ``source`` may have."""
+    """Return the accepted values of ``source``."""
     return tuple(source.name for source in SOURCES)

@@ -1,15 +1,16 @@
-"""What a source of logs is: its lines, declared as patterns whose groups say what values are.
+"""Define sources of logs: lines, declared as patterns whose named groups are values.
 
-Groups called step, epoch, samples, elapsed_s and rank place a value; world_size, devices, nodes,
-global_batch, batch_per_device and their like are facts of the run; others are values, by a name
-that ends with its unit: ``step_period_ms`` becomes step_period_ns, ``top1_percent`` top1.
-``samples_per_s_per_device`` is of one device, ``loss__ema`` a smoothed one. ``epoch_s`` is the
-length of an epoch, which may be printed as 1:02:03. The user's own patterns are the same.
+Groups named step, epoch, samples, elapsed_s, and rank are the position of a value. world_size,
+devices, nodes, global_batch, batch_per_device, and so on are facts of the run. Every other group is
+a value with a name that ends with its unit: ``step_period_ms`` becomes step_period_ns,
+``top1_percent`` becomes top1. ``samples_per_s_per_device`` applies to one device, ``loss__ema`` is
+a smoothed value. ``epoch_s`` is the duration of an epoch, which may be printed as 1:02:03. User
+patterns have the same groups.
 
-In declared lines groups that begin with an underscore place a value, too (``_idx`` from 0 or
-``_n`` from 1, of ``_total`` steps of an epoch; ``_step`` from 0), tell of an event (``_text``,
-``_value``, ``_seconds``) or that values are of an average model (``_ema``), or hold ``_cells``; the
-rest is for the method ``then``.
+In declared lines, groups with a leading underscore have more meanings. ``_idx`` (from 0) or ``_n``
+(from 1) of ``_total`` steps in an epoch and ``_step`` (from 0) are positions. ``_text``,
+``_value``, and ``_seconds`` describe an event. ``_ema`` means that values belong to an averaged
+model. ``_cells`` contains cells. The method ``then`` handles all other groups.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from traceprof.logs.gathered import Book, Gathered, LogPoint
+from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
 from traceprof.logs.lines import LogLine, seconds_of
 
 PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
 _COUNTS: Final = frozenset({"world_size", "devices", "nodes", "accumulation"})
 _FACTS: Final = _COUNTS | {"global_batch", "batch_per_device", "tokens_per_step", "sequence"}
 _SCOPES: Final = (("_per_device", "device"), ("_per_rank", "rank"))
-_LAST: Final = 1 << 30
-_IN_S: Final = 1e9
+_LAST_PLACE: Final = 1 << 30
+_NS_PER_S: Final = 1e9
 _UNITS: Final = (
     ("_ns", "_ns", 1.0, 1.0),
     ("_us", "_ns", 1e3, 1.0),
     ("_ms", "_ns", 1e6, 1.0),
-    ("_s", "_ns", _IN_S, 1.0),
+    ("_s", "_ns", _NS_PER_S, 1.0),
     ("_min", "_ns", 60e9, 1.0),
     ("_percent", "", 1.0, 100.0),
     ("_in_mib", "_bytes", 2.0**20, 1.0),
@@ -45,7 +47,11 @@ _UNITS: Final = (
 
 
 class Declared(NamedTuple):
-    """What a value is: of which metric, times what, of whom, and over what ("": by its name)."""
+    """The meaning of a value.
+
+    The printed number times ``times`` divided by ``by`` is the value of ``metric``. ``scope`` is
+    run, device, or rank. ``over`` is the span of the value; "" selects the default of the metric.
+    """
 
     metric: str
     times: float = 1.0
@@ -56,16 +62,25 @@ class Declared(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """One kind of line: what it matches. ``holds`` is a text without which it is not tried.
+    """One kind of line.
 
-    ``over`` is what values are over that do not say it themselves; a line over the whole run tells
-    of an evaluation, and does not move the run on. ``at`` is where its values belong: "step", the
-    last step that was seen, "epoch", the end of that epoch, else where its groups say.
-    ``cells`` matches "key" and "value" (and "mean") in the group ``_cells``, once in each part
-    ``between`` separators; ``names`` says what each key is ("": nothing), ``others`` matches those
-    of the other keys that are values, too. ``event`` is what happened, ``text`` what is said of it.
-    With ``is_first`` facts that are known already stay. ``is_mark``: no other program prints such a
-    line. ``then`` is the method of the reader that goes on.
+    Attributes:
+        line: the regular expression that the line matches.
+        holds: a text that the line must contain; the regular expression is tried only if it does.
+        over: the span of values that do not define their span. A line over the whole run belongs to
+            an evaluation and does not change the position of the run.
+        at: the position of its values: "step", the last step that was read; "epoch", the end of
+            that epoch; "", the position in its groups.
+        cells: a regular expression that matches "key" and "value" (and "mean") in the group
+            ``_cells``, once in each part.
+        between: the separator of these parts.
+        names: the meaning of each key ("": ignored).
+        others: a regular expression for other keys that are values, too.
+        event: the kind of event that the line reports.
+        text: the text of this event.
+        then: the method of the reader that continues with the line.
+        is_first: facts that are known already remain unchanged.
+        is_mark: no other program prints this line.
     """
 
     line: str
@@ -84,12 +99,12 @@ class Pattern:
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
-        """What a line of this kind matches."""
+        """The compiled regular expression of the line."""
         return re.compile(self.line)
 
     @cached_property
     def values(self) -> tuple[tuple[str, Declared], ...]:
-        """The groups that are values, and what they are."""
+        """The groups that are values, with their meanings."""
         groups = self.regex.groupindex
         return tuple(
             (name, declared(name)) for name in groups if name[0] != "_" and name not in PLACES
@@ -97,12 +112,15 @@ class Pattern:
 
     @cached_property
     def cell(self) -> re.Pattern[str]:
-        """What a cell of such a line matches."""
+        """The compiled regular expression of a cell."""
         return re.compile(self.cells)
 
     @cached_property
     def known(self) -> dict[str, tuple[int, Declared] | None]:
-        """What the cells are that have a name, in the order of these; None: nothing."""
+        """The named cells: their place in the order of ``names`` and their meaning.
+
+        None if ignored.
+        """
         return {
             key: (place, declared(name)) if name else None
             for place, (key, name) in enumerate(self.names.items())
@@ -111,12 +129,12 @@ class Pattern:
 
 @cache
 def declared(name: str) -> Declared:
-    """Return what a value of that name is; see the module."""
+    """Return the meaning of a value by its name; the module docstring defines the names."""
     name, _, over = name.partition("__")
     scope, times, by = "run", 1.0, 1.0
-    for suffix, own in _SCOPES:
+    for suffix, named_scope in _SCOPES:
         if name.endswith(suffix) and name not in _FACTS:
-            name, scope = name.removesuffix(suffix), own
+            name, scope = name.removesuffix(suffix), named_scope
     if not name.endswith("_per_s"):
         for suffix, unit, times_, by_ in _UNITS:
             if name.endswith(suffix):
@@ -125,19 +143,20 @@ def declared(name: str) -> Declared:
     return Declared(name, times, by, scope, over)
 
 
-def _over(name: str) -> str:
-    """Return what values of that name are over where nothing says it."""
+def _default_over(name: str) -> str:
+    """Return the default span of values with this name."""
     if name in ("top1", "top5", "accuracy") or name.startswith("val_"):
         return "run"
     return "interval" if name.endswith(("_per_s", "_ns")) else "step"
 
 
 class LogReader:
-    """Reads the lines of one log, one at a time, into a `Book`. ``stem`` names its file.
+    """Read the lines of one log, one at a time, into a `LogRuns`.
 
-    It does so as they are declared: the first pattern that matches says what a line tells. With
-    ``by_rank`` values of one rank are kept apart, by the rank that prefixes of lines name.
-    ``step``, ``epoch`` and ``total`` are the last of the training that were seen.
+    The first declared pattern that matches defines the meaning of a line. ``stem`` is the name of
+    the log file without suffixes. With ``by_rank``, values of one rank are stored separately, by
+    the rank in the prefix of the line. ``step``, ``epoch``, and ``total`` (steps per epoch) are the
+    last ones that were read.
     """
 
     by_rank = False
@@ -145,7 +164,7 @@ class LogReader:
     epoch: int | None = None
     total = 0
 
-    def __init__(self, book: Book, stem: str, source: LogSource) -> None:
+    def __init__(self, book: LogRuns, stem: str, source: LogSource) -> None:
         self.book = book
         self.stem = stem
         self.source = source
@@ -153,15 +172,15 @@ class LogReader:
         self.begin()
 
     @property
-    def run(self) -> Gathered:
-        """The run that is at work."""
+    def run(self) -> CollectedRun:
+        """The current run."""
         return self.book.run
 
     def period_s(self, rank: int | None, epoch: int, done: int, mean_s: float) -> float | None:
-        """Return the s of a step since the line before; None where that was of another epoch.
+        """Return the seconds per step since the previous line; None if that was in another epoch.
 
-        Of lines that print means since their epoch began: such a mean holds the first step of the
-        epoch, which is longer than others.
+        Use it for lines that print a mean since the start of the epoch. This mean contains the
+        first step of the epoch, which takes longer than others.
         """
         before = self._means.get(rank)
         self._means[rank] = (epoch, done, mean_s)
@@ -171,27 +190,27 @@ class LogReader:
         return spent / (done - before[1]) if spent > 0 else None
 
     def at_s(self, line: LogLine) -> float:
-        """Return when ``line`` was written, in s of the log's clock; NaN where it does not say."""
+        """Return the timestamp of ``line`` in seconds of the log's clock; NaN if it has none."""
         return self.book.when(line).seconds
 
     def begin(self) -> None:
-        """Know nothing: a log begins, or another run in it."""
+        """Reset the state at the start of a log or run."""
 
     def end(self) -> None:
-        """Note what follows from a whole run, and forget it: another may follow in the log."""
+        """Store what follows from a complete run, and reset the state for the next run."""
 
     def look_ahead(self, lines: Sequence[LogLine]) -> None:
-        """Know the lines that are read next."""
+        """Prepare for the lines that are read next."""
 
     def read(self, line: LogLine) -> None:
-        """Note what ``line`` says; most lines say nothing."""
+        """Store the values of ``line``; most lines have none."""
         for pattern in self.source.patterns:
             if pattern.holds in line.text and (match := pattern.regex.search(line.text)):
                 self.take(pattern, match, line)
                 return
 
     def take(self, pattern: Pattern, match: re.Match[str], line: LogLine) -> None:
-        """Note what a line of the kind ``pattern`` says."""
+        """Store the values of a line that matches ``pattern``."""
         texts = {name: text for name, text in match.groupdict().items() if text is not None}
         point = self.take_groups(pattern, texts, line, match[0])
         if pattern.then:
@@ -200,58 +219,61 @@ class LogReader:
     def take_groups(
         self, pattern: Pattern, texts: Mapping[str, str], line: LogLine, matched: str
     ) -> LogPoint:
-        """Note what the groups of a pattern hold; return where that belongs."""
+        """Store the values of a pattern's groups; return their position."""
         values = [(value, texts[name]) for name, value in pattern.values if name in texts]
         if "_cells" in texts:
-            values += self._values_in(pattern, texts["_cells"])
+            values += self._values_in_cells(pattern, texts["_cells"])
         rank = self._rank(texts, line)
         point = self._place(pattern, texts, rank)
         if values or pattern.event:
             elapsed = texts.get("elapsed_s")
             at_s = self.at_s(line) if elapsed is None else seconds_of(elapsed)
             point = point._replace(at_s=self.at_s(line) if at_s is None else at_s)
-        of: dict[str, Any] = {"is_elapsed": True} if "elapsed_s" in texts else {}
+        options: dict[str, Any] = {"is_elapsed": True} if "elapsed_s" in texts else {}
         if "_ema" in texts:
-            values = [(value._replace(metric=f"{value.metric}_ema"), own) for value, own in values]
+            values = [
+                (value._replace(metric=f"{value.metric}_ema"), cell) for value, cell in values
+            ]
         for value, text in values:
-            self._value(pattern, value, text, point, rank, of)
+            self._note_value(pattern, value, text, point, rank, options)
         if pattern.event and (values or not pattern.cells):
-            self._event(pattern, matched, texts, line)
+            self._note_event(pattern, matched, texts, line)
         return point
 
     def other(self, _pattern: Pattern, key: str) -> Declared:
-        """Return what a cell is whose key has no name of ours."""
+        """Return the meaning of a cell whose key has no declared name."""
         return Declared(key)
 
-    def _values_in(self, pattern: Pattern, cells: str) -> list[tuple[Declared, str]]:
-        """Return what the cells of a line hold: those with a name in that order, then others."""
+    def _values_in_cells(self, pattern: Pattern, cells: str) -> list[tuple[Declared, str]]:
+        """Return the values in the cells of a line, named cells first, in declared order."""
         parts = cells.split(pattern.between) if pattern.between else [cells]
         found = []
-        for match in (one for part in parts for one in pattern.cell.finditer(part.strip())):
+        for match in chain.from_iterable(pattern.cell.finditer(part.strip()) for part in parts):
             key = match["key"].strip()
-            own = pattern.known.get(key)
-            if pattern.others and own is None and key not in pattern.names:
+            known = pattern.known.get(key)
+            if pattern.others and known is None and key not in pattern.names:
                 is_value = re.fullmatch(pattern.others, key) is not None
-                own = (_LAST, self.other(pattern, key)) if is_value else None
-            if own is not None:
+                known = (_LAST_PLACE, self.other(pattern, key)) if is_value else None
+            if known is not None:
                 text = match["value"]
-                if own[1].over == "epoch" and "mean" in pattern.cell.groupindex:
+                if known[1].over == "epoch" and "mean" in pattern.cell.groupindex:
                     text = match["mean"] or text
-                found.append((*own, text))
+                found.append((*known, text))
         found.sort(key=itemgetter(0))
         return [(value, text) for _, value, text in found]
 
     def done(self, idx: int, _total: int) -> int:
-        """Return how many steps of an epoch are done at step ``idx`` of it, counted from 0."""
+        """Return the number of finished steps of an epoch at step ``idx``, counted from 0."""
         return idx + 1
 
     def _rank(self, texts: Mapping[str, str], line: LogLine) -> int | None:
-        own = number(texts.get("rank"))
-        if own is not None and math.isfinite(own):
-            return int(own)
+        rank = number(texts.get("rank"))
+        if rank is not None and math.isfinite(rank):
+            return int(rank)
         return line.rank if self.by_rank else None
 
     def _place(self, pattern: Pattern, texts: Mapping[str, str], rank: int | None) -> LogPoint:
+        """Return the position of a line, and update the position of the run."""
         step, epoch, samples = (
             math.nan if (found := number(texts.get(name))) is None else found
             for name in ("step", "epoch", "samples")
@@ -274,76 +296,79 @@ class LogReader:
     def _place_in_epoch(
         self, texts: Mapping[str, str], epoch: int, rank: int | None
     ) -> tuple[float, float]:
-        """Return step and epoch, both as how much is done, of a line that counts anew in each.
+        """Return finished steps and epochs for a line that counts the steps of each epoch.
 
-        Where the steps of an epoch are not told, those of the first epoch alone have a place.
+        If the steps per epoch are unknown, only the steps of the first epoch have a position.
         """
-        first = 1 if "_n" in texts else 0
-        at = int(texts["_n" if first else "_idx"])
+        first_index = 1 if "_n" in texts else 0
+        at = int(texts["_n" if first_index else "_idx"])
         self.book.position(at, epoch, rank)
         if "_total" not in texts:
             self.epoch = epoch if self.epoch is None else self.epoch
-            return (float(at + 1 - first) if epoch == self.epoch else math.nan), math.nan
+            return (float(at + 1 - first_index) if epoch == self.epoch else math.nan), math.nan
         total = int(texts["_total"])
-        done = at if first else self.done(at, total)
+        n_done = at if first_index else self.done(at, total)
         self.epoch, self.total = epoch, total
-        self.step = float((epoch - first) * total + done)
+        self.step = float((epoch - first_index) * total + n_done)
         self.run.epoch(epoch, steps=total)
-        return self.step, epoch - first + done / total
+        return self.step, epoch - first_index + n_done / total
 
-    def _value(
+    def _note_value(
         self,
         pattern: Pattern,
         value: Declared,
         text: str,
         point: LogPoint,
         rank: int | None,
-        of: dict[str, Any],
+        options: dict[str, Any],
     ) -> None:
+        """Store a value as the workload, a fact, a measure, an epoch, or a metric, by its name."""
         name = value.metric
         if name == "workload":
             self.run.workload = text.strip("'")
             return
-        found = _length_s(text) if value.times == _IN_S else number(text)
+        found = _duration_s(text) if value.times == _NS_PER_S else number(text)
         if found is None:
             return
         found = found * value.times / value.by
         if name in _FACTS:
-            self._fact(name, found, is_first=pattern.is_first)
+            self._note_fact(name, found, is_first=pattern.is_first)
         elif name == "total_ns":
             self.run.measure(name, found)
         elif name == "epoch_ns" and math.isfinite(point.epoch):
             self.run.epoch(int(point.epoch) - (pattern.at == "epoch"), seconds=found / 1e9)
         else:
-            over = value.over or pattern.over or _over(name)
+            over = value.over or pattern.over or _default_over(name)
             if rank is not None and value.scope != "run":
-                of = of | {"rank": rank}
-            self.note(name, found, point, scope=value.scope, over=over, **of)
+                options = options | {"rank": rank}
+            self.note(name, found, point, scope=value.scope, over=over, **options)
 
     def note(self, name: str, value: float, point: LogPoint, **of: Any) -> None:
-        """Note a value of a metric, and what must be read with it."""
+        """Store a value of a metric, and the note that its source declares for this metric."""
         self.run.metric(name, value, point, **of)
         if name in self.source.says:
             self.run.say(self.source.says[name])
 
-    def _fact(self, name: str, value: float, *, is_first: bool) -> None:
+    def _note_fact(self, name: str, value: float, *, is_first: bool) -> None:
         known = getattr(self.run.facts, name)
         if math.isfinite(value) and not (is_first and known):
             setattr(self.run.facts, name, int(value) if name in _COUNTS else value)
 
-    def _event(
+    def _note_event(
         self, pattern: Pattern, matched: str, texts: Mapping[str, str], line: LogLine
     ) -> None:
         seconds, value = texts.get("_seconds"), texts.get("_value")
-        said = texts.get("_text") or pattern.text.format(match=matched, line=line.text.strip())
+        event_text = texts.get("_text") or pattern.text.format(
+            match=matched, line=line.text.strip()
+        )
         epoch = number(texts.get("epoch")) or self.epoch
         self.run.event(
             pattern.event,
             self.book.when(line),
-            None if seconds is None else _length_s(seconds),
+            None if seconds is None else _duration_s(seconds),
             epoch=epoch if pattern.event == "evaluation" else None,
             value=None if value is None else int(value),
-            text=said.strip(),
+            text=event_text.strip(),
         )
 
 
@@ -351,12 +376,17 @@ class LogReader:
 class LogSource:
     """A program whose logs can be read.
 
-    ``marks``, and the patterns that are marks, match lines that it alone prints, anywhere in them;
-    the more of a log they match, the more likely it is of this program. ``says`` is what must be
-    read with a metric, ``reader`` the module and the class that read what lines do not say.
-    Launchers and what else stands beside a program's own lines are read with it. A source that
-    ``is_decisive`` has lines that are made for programs: one of them says what a log is, whatever
-    else is printed beside it.
+    Attributes:
+        name: the value of ``source``.
+        title: the name for people.
+        patterns: its lines.
+        reader: "module:class" of the reader that handles what patterns cannot describe; "" if none.
+        marks: regular expressions for lines that only this program prints, in addition to patterns
+            with ``is_mark``. The program with the most matches in a log is the most likely one.
+        says: notes, by the metric to which they apply.
+        is_launcher: its lines are read with those of any program.
+        is_decisive: a single line identifies the log, because these lines are made for programs to
+            read.
     """
 
     name: str
@@ -369,24 +399,30 @@ class LogSource:
     is_decisive: bool = False
 
     def all_marks(self) -> tuple[re.Pattern[str], ...]:
-        """Return what only its lines match."""
-        own = (one.regex for one in self.patterns if one.is_mark)
-        return (*own, *map(re.compile, self.marks))
+        """Return all regular expressions that only lines of this program match."""
+        patterns = (pattern.regex for pattern in self.patterns if pattern.is_mark)
+        return (*patterns, *map(re.compile, self.marks))
 
 
-def source_of(name: str, table: Mapping[str, Any]) -> LogSource:
-    """Return a source as it is declared: texts that are split into parts are joined."""
-    own = {key: value for key, value in table.items() if key not in ("lines", "marks")}
+def make_source(name: str, table: Mapping[str, Any]) -> LogSource:
+    """Return a source from its declaration.
+
+    Regular expressions that are lists of parts are joined.
+    """
+    options = {key: value for key, value in table.items() if key not in ("lines", "marks")}
     patterns = [
-        Pattern(**one | {key: "".join(one.get(key, "")) for key in ("line", "cells")})
-        for one in table.get("lines", ())
+        Pattern(**line | {key: "".join(line.get(key, "")) for key in ("line", "cells")})
+        for line in table.get("lines", ())
     ]
     marks = tuple("".join(parts) for parts in table.get("marks", ()))
-    return LogSource(name, patterns=tuple(patterns), marks=marks, **own)
+    return LogSource(name, patterns=tuple(patterns), marks=marks, **options)
 
 
 def number(printed: object) -> float | None:
-    """Return a number as logs print it ("1,024", "3e-4", "nan", "9.5%"), None where it is none."""
+    """Return a number as logs print it ("1,024", "3e-4", "nan", "9.5%").
+
+    None if it is no number.
+    """
     if printed is None or isinstance(printed, bool):
         return None
     text = str(printed)
@@ -403,12 +439,12 @@ def number(printed: object) -> float | None:
 
 
 def json_in(text: str) -> Any:
-    """Return what a text is in JSON; itself where it is none."""
+    """Return the decoded JSON of a text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
-def _length_s(text: str) -> float | None:
+def _duration_s(text: str) -> float | None:
     return seconds_of(text) if ":" in text else number(text)

@@ -1,7 +1,7 @@
-"""Tables that programs write as they train, a row a step or an epoch: CSV, JSON, lines of JSON.
+"""Read tables that programs write during training, with a row per step or epoch: CSV, JSON, JSONL.
 
-What their columns are is declared in ``step_tables.toml``, by kinds of tables; names that stand
-there nowhere are metrics by that name. The user may declare more columns, in the same words.
+``step_tables.toml`` declares the meanings of columns for each kind of table. An undeclared column
+is a metric with that name. The user can declare more columns with the same words.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from traceprof.errors import TraceError
-from traceprof.logs.cells import tables_in
-from traceprof.logs.gathered import Book, Gathered, LogPoint
+from traceprof.logs.cells import find_rate, tables_in
+from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
 from traceprof.logs.lines import RawLines
-from traceprof.logs.rates import rate_named
 from traceprof.logs.source import LogSource, declared, number
 from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
-from traceprof.logs.summary import is_of_evaluation, summary_of
+from traceprof.logs.summary import is_evaluation_metric, summary_of
 from traceprof.logs.tensorboard import is_event_file, scalars_in
 from traceprof.model.summary import SourceFile, Summary
 
@@ -34,22 +33,27 @@ _DECLARED: Final[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("step_tables.toml").read_text("utf-8")
 )
 _PLACES: Final = frozenset({"step", "_step", "epoch", "elapsed_s", "unix_s", "unix_ms"})
-_LIMIT: Final = 1 << 26
-_HEAD: Final = 1 << 16
-_MOST_COLUMNS: Final = 2_000
-_MOST_CELLS: Final = 20_000_000
-_MOST_OF_A_TEXT: Final = 1 << 22
-_MOST_RESTARTS: Final = 0.25
-_SHARES: Final = re.compile(r"(?:train_)?(?:top[15]|accuracy|acc)")
-_OF_CHART: Final = re.compile(r"(?P<run>.+) - (?P<metric>.+)")
-_RANGE: Final = ("__MIN", "__MAX")
+_MAX_READ_CHARS: Final = 1 << 26
+_HEAD_CHARS: Final = 1 << 16
+_MAX_COLUMNS: Final = 2_000
+_MAX_CELLS: Final = 20_000_000
+_MAX_TEXT_CHARS: Final = 1 << 22
+_MAX_RESTART_RATIO: Final = 0.25
+_ACCURACY: Final = re.compile(r"(?:train_)?(?:top[15]|accuracy|acc)")
+_CHART_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>.+)")
+_RANGE_SUFFIXES: Final = ("__MIN", "__MAX")
 _TAG: Final = re.compile(r".*tag-(?P<tag>.+)")
-_RATES_OF_LEARNING: Final = re.compile(r"(?:[^/]*/)?(?:lr|learning_rate)(?:[-/_].*)?")
+_LEARNING_RATE: Final = re.compile(r"(?:[^/]*/)?(?:lr|learning_rate)(?:[-/_].*)?")
 _HF_RESULTS: Final = re.compile(r"(?:train|eval)_(?:runtime|loss|samples_per_second)")
 
 
 class TableKind(NamedTuple):
-    """A kind of tables: columns that it has, what they are, and what values are over."""
+    """A kind of table.
+
+    It applies to tables that contain all columns ``has`` and at least one column of ``any``.
+    ``over`` is the default span of its values. Rows without a value in the column ``trained`` are
+    evaluations. The rows of a table with ``is_mixed`` are in no order of steps.
+    """
 
     name: str
     title: str
@@ -61,7 +65,7 @@ class TableKind(NamedTuple):
     columns: Mapping[str, str] = {}
 
     def fits(self, names: frozenset[str]) -> bool:
-        """Return whether a table with columns ``names`` is of this kind."""
+        """Return whether a table with the columns ``names`` is of this kind."""
         return names.issuperset(self.has) and (not self.any or not names.isdisjoint(self.any))
 
 
@@ -73,7 +77,10 @@ _WANDB, _TENSORBOARD = (
 
 @dataclass
 class StepTable:
-    """Numbers by column and row; NaN: a row does not say it. ``run`` names the run, if anything."""
+    """Numbers by column and row; NaN if a row has no value.
+
+    ``run`` is the name of the run, if known.
+    """
 
     run: str = ""
     columns: dict[str, array[float]] = field(default_factory=dict)
@@ -81,13 +88,13 @@ class StepTable:
     is_cut: bool = False
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row; what is no number is left out, and rows are once there are too many."""
-        if self.count * len(self.columns) > _MOST_CELLS:
+        """Add the numeric cells of a row; ignore the row if the table has too many cells."""
+        if self.count * len(self.columns) > _MAX_CELLS:
             self.is_cut = True
             return
         for name, cell in row.items():
             value = number(cell)
-            if value is None or (name not in self.columns and len(self.columns) >= _MOST_COLUMNS):
+            if value is None or (name not in self.columns and len(self.columns) >= _MAX_COLUMNS):
                 continue
             column = self.columns.setdefault(name, array("d"))
             column.extend([math.nan] * (self.count - len(column)))
@@ -95,41 +102,42 @@ class StepTable:
         self.count += 1
 
     def at(self, name: str, row: int) -> float:
-        """Return a cell; NaN: not said."""
+        """Return a cell; NaN if it has no value."""
         column = self.columns.get(name, ())
         return column[row] if row < len(column) else math.nan
 
 
 def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> list[Summary]:
-    """Return the runs of a table that a program wrote as it trained; none where it is no such.
+    """Return the runs in a table that a program wrote during training.
 
-    ``columns`` says what columns are, by their names, in the words of `traceprof.logs.source`.
+    An empty list if it is no such table.
+
+    ``columns`` maps column names to meanings, in the words of `traceprof.logs.source`.
 
     Raises:
         TraceError: the file cannot be read.
     """
     columns = columns or {}
     if is_event_file(path):
-        return _of_events(path, columns)
-    head = "".join(RawLines(path, limit=_HEAD).text()[:_HEAD]).lstrip("\ufeff \t\r\n")
+        return _read_event_file(path, columns)
+    head = "".join(RawLines(path, limit=_HEAD_CHARS).text()[:_HEAD_CHARS]).lstrip("\ufeff \t\r\n")
     if head.startswith(("{", "[")):
-        return _of_json(path, columns)
+        return _read_json(path, columns)
     names = next(csv.reader(head.splitlines()[:1], skipinitialspace=True), [])
     names = [name.strip() for name in names]
     if not _is_heading(names, columns):
-        return _of_markdown(path, columns)
-    lines = (line for line in RawLines(path, limit=_LIMIT) if line.strip())
+        return _read_markdown(path, columns)
+    lines = (line for line in RawLines(path, limit=_MAX_READ_CHARS) if line.strip())
     rows = csv.reader(lines, skipinitialspace=True)
     next(rows)
     found = (dict(zip(names, row, strict=False)) for row in rows if len(row) <= len(names))
-    tables = _tables_of(path, names, found)
-    return _summaries(path, tables, columns, _kind_of_heading(names))
+    return _summaries(path, _tables_of(path, names, found), columns, _kind_of_heading(names))
 
 
-def _of_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
-    """Return the runs of the tables by steps in a text, such as the card of a model."""
+def _read_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
+    """Return the runs in the tables by step of a text, such as a model card."""
     found = []
-    for typed in tables_in(list(RawLines(path, limit=_MOST_OF_A_TEXT))):
+    for typed in tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS))):
         if typed.is_markdown and _is_heading(typed.heading, columns):
             table = StepTable()
             for row in typed.rows:
@@ -139,7 +147,10 @@ def _of_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
 
 
 def _is_heading(names: Sequence[str], columns: Mapping[str, str]) -> bool:
-    """Return whether a CSV file with these columns is by steps or epochs, and not Lightning's."""
+    """Return whether these columns of a CSV file are by step or epoch.
+
+    Lightning's files are excluded.
+    """
     if len(names) < 2 or len(set(names)) < len(names) or any(number(n) is not None for n in names):
         return False
     known = frozenset(names)
@@ -155,13 +166,13 @@ def _kind_of(names: frozenset[str]) -> TableKind:
 
 
 def _kind_of_heading(names: Sequence[str]) -> TableKind:
-    """Return of which kind a CSV file is; charts of Weights & Biases have columns of runs."""
-    is_chart = any(_OF_CHART.fullmatch(name) for name in names)
+    """Return the kind of a CSV file; in Weights & Biases charts each column belongs to a run."""
+    is_chart = any(_CHART_COLUMN.fullmatch(name) for name in names)
     return _WANDB if is_chart else _kind_of(frozenset(names))
 
 
 def _meaning(kind: TableKind, name: str) -> str | None:
-    if _RATES_OF_LEARNING.fullmatch(name):
+    if _LEARNING_RATE.fullmatch(name):
         return ""
     known: str | None = kind.columns.get(name, _DECLARED["columns"].get(name))
     return known
@@ -170,19 +181,19 @@ def _meaning(kind: TableKind, name: str) -> str | None:
 def _tables_of(
     path: Path, names: Sequence[str], rows: Iterator[Mapping[str, Any]]
 ) -> list[StepTable]:
-    """Return the tables in a CSV file: a chart of several runs has one for each."""
-    if any(_OF_CHART.fullmatch(name) for name in names):
-        return list(_of_chart(names, rows))
+    """Return the tables of a CSV file: one per run of a chart, otherwise one per run_id."""
+    if any(_CHART_COLUMN.fullmatch(name) for name in names):
+        return list(_tables_of_chart(names, rows))
     found: dict[str, StepTable] = {}
     is_long = {"key", "value", "step"} <= set(names)
     tag = _TAG.fullmatch(path.stem)
     for row in rows:
-        own, told = str(row.get("run_id", "")) if is_long else "", row
+        run_name, cells = str(row.get("run_id", "")) if is_long else "", row
         if is_long:
-            told = {str(row.get("key", "")): row.get("value"), **_places_of(row)}
+            cells = {str(row.get("key", "")): row.get("value"), **_places_of(row)}
         elif "Value" in row and "Step" in row:
-            told = {"value" if tag is None else tag["tag"]: row["Value"], **_places_of(row)}
-        found.setdefault(own, StepTable(own)).add(told)
+            cells = {"value" if tag is None else tag["tag"]: row["Value"], **_places_of(row)}
+        found.setdefault(run_name, StepTable(run_name)).add(cells)
     return list(found.values())
 
 
@@ -190,49 +201,56 @@ def _places_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("step", "timestamp", "Step", "Wall time") if name in row}
 
 
-def _of_chart(names: Sequence[str], rows: Iterator[Mapping[str, Any]]) -> Iterator[StepTable]:
-    """Yield the runs of a chart of Weights & Biases: columns are called "run - metric"."""
-    every = list(rows)
-    matches = {n: match for n in names if (match := _OF_CHART.fullmatch(n)) is not None}
+def _tables_of_chart(
+    names: Sequence[str], rows: Iterator[Mapping[str, Any]]
+) -> Iterator[StepTable]:
+    """Yield a table per run of a Weights & Biases chart, with columns named "run - metric"."""
+    all_rows = list(rows)
+    matches = {n: match for n in names if (match := _CHART_COLUMN.fullmatch(n)) is not None}
     for run in dict.fromkeys(match["run"] for match in matches.values()):
-        own = {
+        metrics = {
             name: match["metric"]
             for name, match in matches.items()
-            if match["run"] == run and not name.endswith(_RANGE) and match["metric"] != "_step"
+            if match["run"] == run
+            and not name.endswith(_RANGE_SUFFIXES)
+            and match["metric"] != "_step"
         }
         table = StepTable(run)
-        for row in every:
-            if any(number(row.get(name)) is not None for name in own):
-                told = {metric: row.get(name) for name, metric in own.items()}
-                table.add({**{n: row.get(n) for n in names if n not in matches}, **told})
+        for row in all_rows:
+            if any(number(row.get(name)) is not None for name in metrics):
+                cells = {metric: row.get(name) for name, metric in metrics.items()}
+                table.add({**{n: row.get(n) for n in names if n not in matches}, **cells})
         yield table
 
 
-def _of_json(path: Path, columns: Mapping[str, str]) -> list[Summary]:
-    text = RawLines(path, limit=_LIMIT).text()
+def _read_json(path: Path, columns: Mapping[str, str]) -> list[Summary]:
+    text = RawLines(path, limit=_MAX_READ_CHARS).text()
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return _by_steps(path, _rows_of_lines(text), columns)
+        return _summaries_of_rows(path, _rows_of_lines(text), columns)
     if not isinstance(found, dict):
-        return _by_steps(path, found if isinstance(found, list) else [], columns)
+        return _summaries_of_rows(path, found if isinstance(found, list) else [], columns)
     history = found.get("log_history")
     if isinstance(history, list):
-        return [_of_hf(path, found, history)]
+        return [_read_hf_state(path, found, history)]
     if any(_HF_RESULTS.fullmatch(str(name)) for name in found):
-        return [_of_hf(path, {}, [found])]
-    return _by_steps(path, _rows_of_history(found.get("history", found)), columns)
+        return [_read_hf_state(path, {}, [found])]
+    return _summaries_of_rows(path, _rows_of_history(found.get("history", found)), columns)
 
 
 def _rows_of_lines(text: str) -> list[dict[str, Any]]:
-    """Return the objects in the lines of a text; none where a line is no object."""
+    """Return the objects of a text with one JSON object per line.
+
+    An empty list if a line is no object.
+    """
     rows: list[dict[str, Any]] = []
     for line in text.splitlines():
         if not line.strip():
             continue
         row = _object(line)
         if row is None:
-            # The last line may be cut off.
+            # The last line may be truncated.
             return rows if len(rows) > 1 and text.rstrip().endswith(line.strip()) else []
         rows.append(row)
     return rows
@@ -247,34 +265,43 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of_history(history: Any) -> list[dict[str, Any]]:
-    """Return the epochs of Keras's history: a list of values, or an object by epoch, a metric."""
+    """Return a row per epoch of a Keras history: a list, or an object by epoch, per metric."""
     if not isinstance(history, dict) or not history:
         return []
     lists = {
-        str(name): list(own.values()) if isinstance(own, dict) else own
-        for name, own in history.items()
+        str(name): list(values.values()) if isinstance(values, dict) else values
+        for name, values in history.items()
     }
-    if not all(isinstance(own, list) for own in lists.values()):
+    if not all(isinstance(values, list) for values in lists.values()):
         return []
     length = max(map(len, lists.values()))
-    rows = ({name: own[i] for name, own in lists.items() if i < len(own)} for i in range(length))
+    rows = (
+        {name: values[i] for name, values in lists.items() if i < len(values)}
+        for i in range(length)
+    )
     return [{"epoch": i, **row} for i, row in enumerate(rows)]
 
 
-def _by_steps(path: Path, rows: Sequence[Any], columns: Mapping[str, str]) -> list[Summary]:
-    """Return the run of rows that have a step or an epoch; nothing where they have none."""
+def _summaries_of_rows(
+    path: Path, rows: Sequence[Any], columns: Mapping[str, str]
+) -> list[Summary]:
+    """Return the run of rows that have a step or an epoch; an empty list if they have neither."""
     table = StepTable()
     for row in rows:
         if isinstance(row, dict):
             table.add({str(name): cell for name, cell in row.items()})
     kind = _kind_of(frozenset(table.columns))
     places = {columns.get(name, _meaning(kind, name)) for name in table.columns}
-    is_such = table.count and places & {"step", "_step", "epoch"} and len(table.columns) > 1
-    return _summaries(path, [table], columns) if is_such else []
+    has_steps = table.count and places & {"step", "_step", "epoch"} and len(table.columns) > 1
+    return _summaries(path, [table], columns) if has_steps else []
 
 
-def _of_events(path: Path, columns: Mapping[str, str]) -> list[Summary]:
-    """Return the run of an event file of TensorBoard: a row for each number."""
+def _read_event_file(path: Path, columns: Mapping[str, str]) -> list[Summary]:
+    """Return the run of a TensorBoard event file.
+
+    Raises:
+        TraceError: the file contains no scalars.
+    """
     table, row = StepTable(), dict[str, Any]()
     for tag, step, unix_s, value in scalars_in(path):
         if row and (row["Step"] != step or tag in row):
@@ -288,13 +315,12 @@ def _of_events(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     return found
 
 
-def _of_hf(path: Path, state: Mapping[str, Any], history: Sequence[Any]) -> Summary:
-    """Return what the files of Hugging Face's Trainer say: its state, or its results."""
-    source = next(one for one in SOURCES if one.name == "hf-trainer")
-    book = Book()
+def _read_hf_state(path: Path, state: Mapping[str, Any], history: Sequence[Any]) -> Summary:
+    """Return the run in a state file or a results file of the Hugging Face Trainer."""
+    source = next(candidate for candidate in SOURCES if candidate.name == "hf-trainer")
+    book = LogRuns()
     reader = HfTrainerReader(book, path.stem, source)
-    facts = book.run.facts
-    facts.batch_per_device = number(state.get("train_batch_size"))
+    book.run.facts.batch_per_device = number(state.get("train_batch_size"))
     for values in history:
         if isinstance(values, dict):
             reader.values({str(name): value for name, value in values.items()})
@@ -302,10 +328,10 @@ def _of_hf(path: Path, state: Mapping[str, Any], history: Sequence[Any]) -> Summ
     return _summary(path, book.run, source, path.stem)
 
 
-def _summary(path: Path, run: Gathered, source: LogSource | TableKind, name: str) -> Summary:
+def _summary(path: Path, run: CollectedRun, source: LogSource | TableKind, name: str) -> Summary:
     origin = f"log:{source.name}"
-    if path.stat().st_size > _LIMIT:
-        run.say("the file is large; only the first {n:bytes} were read", n=_LIMIT)
+    if path.stat().st_size > _MAX_READ_CHARS:
+        run.say("the file is large; only the first {n:bytes} were read", n=_MAX_READ_CHARS)
     return summary_of(run, name, origin, SourceFile(str(path), origin, path.stat().st_size))
 
 
@@ -317,42 +343,46 @@ def _summaries(
 ) -> list[Summary]:
     found = []
     for table in tables:
-        names = frozenset(table.columns)
-        kind = given or _kind_of(names)
-        book = Book()
-        _fill(book, table, kind, columns)
+        kind = given or _kind_of(frozenset(table.columns))
+        book = LogRuns()
+        _fill_book(book, table, kind, columns)
         runs = [run for run in book.runs if not run.is_empty]
-        for number_, run in enumerate(runs, 1):
-            name = table.run or path.stem
+        for run_number, run in enumerate(runs, 1):
             if table.is_cut:
                 run.say(
                     "the table is large; only the first {n:count} rows were read", n=table.count
                 )
             if table.run:
                 run.labels["run"] = table.run
-            name = f"{name}:{number_}" if len(runs) > 1 else name
+            name = table.run or path.stem
+            name = f"{name}:{run_number}" if len(runs) > 1 else name
             found.append(_summary(path, run, kind, name))
     return found
 
 
-def _goes_on(steps: Sequence[float]) -> bool:
-    """Return whether rows are in the order of steps, but for some restarts."""
-    known = [step for step in steps if math.isfinite(step)]
-    back = sum(later < step for step, later in pairwise(known))
-    return back <= max(1, len(known) * _MOST_RESTARTS)
+def _is_in_step_order(steps: Sequence[float]) -> bool:
+    """Return whether rows are in the order of steps, apart from some restarts."""
+    known_steps = [step for step in steps if math.isfinite(step)]
+    n_backward = sum(next_step < step for step, next_step in pairwise(known_steps))
+    return n_backward <= max(1, len(known_steps) * _MAX_RESTART_RATIO)
 
 
-def _fill(book: Book, table: StepTable, kind: TableKind, columns: Mapping[str, str]) -> None:
-    """Note the values of all rows, where they belong; nothing of rows that are no steps."""
-    told = {name: columns.get(name, _meaning(kind, name)) for name in table.columns}
-    places = {meaning: name for name, meaning in told.items() if meaning in _PLACES}
-    values = {name: meaning for name, meaning in told.items() if meaning not in (*_PLACES, "")}
+def _fill_book(
+    book: LogRuns, table: StepTable, kind: TableKind, columns: Mapping[str, str]
+) -> None:
+    """Store the values of all rows at their positions.
+
+    Store nothing if rows are not in step order.
+    """
+    meanings = {name: columns.get(name, _meaning(kind, name)) for name in table.columns}
+    places = {meaning: name for name, meaning in meanings.items() if meaning in _PLACES}
+    values = {name: meaning for name, meaning in meanings.items() if meaning not in (*_PLACES, "")}
     counts = next((places[name] for name in ("step", "_step", "epoch") if name in places), "")
-    if not kind.is_mixed and not _goes_on(table.columns.get(counts, ())):
+    if not kind.is_mixed and not _is_in_step_order(table.columns.get(counts, ())):
         return
     epochs = filter(math.isfinite, table.columns.get(places.get("epoch", ""), ()))
     starts_at_0 = counts == places.get("epoch") and min(epochs, default=1.0) == 0
-    scales = {name: _scale(name, meaning, table) for name, meaning in values.items()}
+    scales = {name: _scale_of_column(name, meaning, table) for name, meaning in values.items()}
     before_s = 0.0
     for row in range(table.count):
         is_trained = not kind.trained or math.isfinite(table.at(kind.trained, row))
@@ -363,14 +393,14 @@ def _fill(book: Book, table: StepTable, kind: TableKind, columns: Mapping[str, s
         run = book.run
         run.facts.has_warmup = kind.over != "epoch"
         if not is_trained and "epoch" in places:
-            # Of an evaluation the step is that of the epochs.
+            # The step of an evaluation counts epochs.
             point = point._replace(step=math.nan, epoch=point.step)
         for name, (metric, times, scope, over) in scales.items():
             value = table.at(name, row)
             if math.isfinite(value) and (is_trained or not metric.endswith(("_ns", "_bytes"))):
-                over_ = over or ("run" if is_of_evaluation(metric) else kind.over)
-                of: dict[str, Any] = {"is_elapsed": True} if math.isfinite(elapsed_s) else {}
-                run.metric(metric, value * times, point, scope=scope, over=over_, **of)
+                value_over = over or ("run" if is_evaluation_metric(metric) else kind.over)
+                options: dict[str, Any] = {"is_elapsed": True} if math.isfinite(elapsed_s) else {}
+                run.metric(metric, value * times, point, scope=scope, over=value_over, **options)
         before_s = 0.0 if elapsed_s < before_s else before_s
         if kind.over == "epoch" and elapsed_s > before_s and math.isfinite(point.epoch):
             run.epoch(int(point.epoch), seconds=elapsed_s - before_s, is_elapsed=True)
@@ -378,7 +408,7 @@ def _fill(book: Book, table: StepTable, kind: TableKind, columns: Mapping[str, s
 
 
 def _point(cells: Mapping[str, float], clock: Any, *, starts_at_0: bool) -> tuple[LogPoint, float]:
-    """Return where a row belongs, and the s since the start, NaN where they are not told."""
+    """Return the position of a row, and the seconds since the start (NaN if unknown)."""
     step = cells.get("step", cells.get("_step", math.nan) + 1)
     epoch = cells.get("epoch", math.nan) + starts_at_0
     elapsed_s = cells.get("elapsed_s", math.nan)
@@ -388,18 +418,27 @@ def _point(cells: Mapping[str, float], clock: Any, *, starts_at_0: bool) -> tupl
     return LogPoint(step, epoch, at_s), elapsed_s
 
 
-def _scale(name: str, meaning: str | None, table: StepTable) -> tuple[str, float, str, str]:
-    """Return of which metric a column is, times what, of whom and over what ("": as its kind)."""
+def _scale_of_column(
+    name: str, meaning: str | None, table: StepTable
+) -> tuple[str, float, str, str]:
+    """Return metric, factor, scope, and span of a column.
+
+    Span "" selects the default of the table kind.
+    """
     if meaning is None:
-        rate = rate_named(name)
+        rate = find_rate(name)
         if rate is not None:
             return rate.name, 1.0, rate.scope, "interval"
         meaning = name
-        if not _SHARES.fullmatch(name):
+        if not _ACCURACY.fullmatch(name):
             return name, 1.0, "run", ""
-    own = declared(meaning)
-    times = own.times / own.by
+    declaration = declared(meaning)
+    times = declaration.times / declaration.by
     known = [value for value in table.columns[name] if math.isfinite(value)]
-    if _SHARES.fullmatch(own.metric) and own.by == 1 and max(known, default=0.0) > 1:
+    if (
+        _ACCURACY.fullmatch(declaration.metric)
+        and declaration.by == 1
+        and max(known, default=0.0) > 1
+    ):
         times /= 100.0
-    return own.metric, times, own.scope, own.over
+    return declaration.metric, times, declaration.scope, declaration.over

@@ -1,4 +1,7 @@
-"""From what was gathered of a run to what is kept of it: single numbers, metrics, events."""
+"""Convert the collected values of a run into its stored summary.
+
+The summary contains measures (single numbers), metrics, epochs, and events.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from traceprof.logs.checks import check
-from traceprof.logs.gathered import CUMULATIVE, INTERVALS, Gathered, Key, Series, When, unit_of
+from traceprof.logs.gathered import CUMULATIVE, INTERVALS, CollectedRun, Key, Series, When, unit_of
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
 from traceprof.model.table import Table, array_of, is_unknown, objects
@@ -20,39 +23,45 @@ _EVALUATED: Final = re.compile(
     r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP|word_error_rate|dice$|fid$|clip_score|bleu$"
 )
 _TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
-_TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_per_s", "step_ns")
-_ALIKE: Final = 0.02
-_WORK: Final = ("samples", "tokens")
+_WARMUP_METRICS: Final = (
+    "step_period_ns",
+    "samples_per_s",
+    "tokens_per_s",
+    "frames_per_s",
+    "step_ns",
+)
+_MIN_WARMUP_DEVIATION_RATIO: Final = 0.02
+_WORK_UNITS: Final = ("samples", "tokens")
 _PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
-_INTS: Final = ("attempt",)
-_LARGEST: Final = 1 << 53
+_INT_COLUMNS: Final = ("attempt",)
+_MAX_EXACT_INT: Final = 1 << 53
 
 
-def derive_measures(run: Gathered) -> None:
-    """Add what follows from the metrics and facts of ``run`` to its measures.
+def derive_measures(run: CollectedRun) -> None:
+    """Add the measures that follow from the metrics and facts of ``run``.
 
-    A typical value is the median over the intervals that were printed, without the first of the
-    run; where only running means are printed, the last of these.
+    A typical value is the median of the printed intervals, without the first interval of the run.
+    If only running means are printed, the typical value is the last one.
     """
-    _of_facts(run)
+    _add_facts(run)
     by_metric: dict[str, dict[Key, Series]] = defaultdict(dict)
     for key, series in run.series.items():
         by_metric[key.metric][key] = series
     for name, found in by_metric.items():
         if any(word in name for word in _TYPICAL):
-            _typical(run, name, found)
+            _add_typical_values(run, name, found)
         elif name.endswith("_bytes"):
             largest = max((max(s.values, default=math.nan) for s in found.values()), default=None)
             run.measure(f"peak_{name}", largest, scope="rank", better="lower")
         else:
-            _of_quality(run, name, found.items())
-    _say_what_was_left_out(run, by_metric)
-    for what in _WORK:
-        _multiplied(run, what)
-    _computed(run)
+            _add_quality(run, name, found.items())
+    _note_warmup_difference(run, by_metric)
+    for what in _WORK_UNITS:
+        _add_total_rate(run, what)
+    _add_computed_rates(run)
 
 
-def _of_facts(run: Gathered) -> None:
+def _add_facts(run: CollectedRun) -> None:
     facts = run.facts
     for name, value, scope in (
         ("world_size", facts.world_size, "run"),
@@ -68,9 +77,12 @@ def _of_facts(run: Gathered) -> None:
 
 
 def steady_value(
-    run: Gathered, found: dict[Key, Series], scope: str
+    run: CollectedRun, found: dict[Key, Series], scope: str
 ) -> tuple[float, str, int] | None:
-    """Return the typical value of a metric in a scope, what it is of, and how many it is of."""
+    """Return the typical value of a metric in a scope, or None.
+
+    The result also contains the span of the values, and the number of values.
+    """
     for overs in _PREFERRED:
         rows = [(k, s) for k, s in found.items() if k.scope == scope and k.over in overs]
         if not rows:
@@ -92,41 +104,47 @@ def steady_value(
     return None
 
 
-def _typical(run: Gathered, name: str, found: dict[Key, Series]) -> None:
+def _add_typical_values(run: CollectedRun, name: str, found: dict[Key, Series]) -> None:
+    """Add the typical value of a metric in each scope."""
     for scope, suffix in (("run", ""), ("device", "_per_device"), ("rank", "_per_rank")):
         value = steady_value(run, found, scope)
         if value is None:
             continue
-        own = name if name.endswith("_ns") or suffix == "" else name + suffix
-        if own in run.measures:
-            own = f"printed_{own}"
+        measure_name = name if name.endswith("_ns") or suffix == "" else name + suffix
+        if measure_name in run.measures:
+            measure_name = f"printed_{measure_name}"
         better = "higher" if name.endswith(("_per_s", "_ratio")) else "lower"
         source = "computed" if name in run.computed else "printed"
-        run.measure(own, value[0], scope=scope, better=better, source=source, over=value[1])
+        run.measure(
+            measure_name, value[0], scope=scope, better=better, source=source, over=value[1]
+        )
 
 
-def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]]) -> None:
-    """Say by how much the first steps differ from later ones, of the metric that tells it best."""
+def _note_warmup_difference(run: CollectedRun, by_metric: dict[str, dict[Key, Series]]) -> None:
+    """Note how much the first steps differ from the others, for the most suitable metric."""
     if not run.facts.has_warmup:
         return
-    for name in _TELLING:
+    for name in _WARMUP_METRICS:
         for key, series in by_metric.get(name, {}).items():
             values = series.steady()
             is_left_out = series.begins and len(series.values) >= 3 and len(values)
             if key.over not in INTERVALS or key.attempt or not is_left_out:
                 continue
-            first, later = float(series.values[0]), float(np.median(values))
-            if abs(first - later) > _ALIKE * later:
+            first, steady = float(series.values[0]), float(np.median(values))
+            if abs(first - steady) > _MIN_WARMUP_DEVIATION_RATIO * steady:
                 unit = unit_of(name)
                 text = f"{{name}} excludes the first steps: {{first:{unit}}} at the start, "
-                run.say(text + f"{{later:{unit}}} later", name=name, first=first, later=later)
+                run.say(text + f"{{later:{unit}}} later", name=name, first=first, later=steady)
             return
 
 
-def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -> None:
+def _add_quality(run: CollectedRun, name: str, found: Iterable[tuple[Key, Series]]) -> None:
+    """Add the last value and, for evaluations, the best value of a metric."""
     rows = sorted((key.attempt, i, key, series) for i, (key, series) in enumerate(found))
     _, _, key, series = rows[-1]
-    finite = [value for _, _, _, own in rows for value in own.values if math.isfinite(value)]
+    finite = [
+        value for _, _, _, any_series in rows for value in any_series.values if math.isfinite(value)
+    ]
     better = better_of(name)
     run.measure(f"last_{name}", series.values[-1], scope=key.scope, better=better)
     if finite and _EVALUATED.match(name) and better:
@@ -134,8 +152,8 @@ def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -
         run.measure(f"best_{name}", best, scope=key.scope, better=better)
 
 
-def _multiplied(run: Gathered, what: str) -> None:
-    """Add the rate of the run where only that of one device or process is printed."""
+def _add_total_rate(run: CollectedRun, what: str) -> None:
+    """Add the rate of the run if only the rate per device or process is printed."""
     name = f"{what}_per_s"
     if name in run.measures:
         return
@@ -146,8 +164,8 @@ def _multiplied(run: Gathered, what: str) -> None:
             return
 
 
-def _computed(run: Gathered) -> None:
-    """Add rates that follow from lengths of steps, and the other way about."""
+def _add_computed_rates(run: CollectedRun) -> None:
+    """Compute rates from step times, and step times from rates."""
     period = run.measures.get("step_period_ns")
     for name, amount in (("samples_per_s", run.facts.batch), ("tokens_per_s", run.facts.tokens)):
         rate = run.measures.get(name)
@@ -159,12 +177,12 @@ def _computed(run: Gathered) -> None:
     steps = run.measures.get("steps_per_s")
     if period is None and steps is not None and steps["value"]:
         run.measure("step_period_ns", 1e9 / steps["value"], source="computed")
-    _of_devices(run)
-    _total(run)
+    _add_device_rates(run)
+    _add_total_time(run)
 
 
-def _total(run: Gathered) -> None:
-    """Add how long the run took, from its start to its end, where its events alone say it."""
+def _add_total_time(run: CollectedRun) -> None:
+    """Add the duration of the run from its start and end events, unless the log reports it."""
     if any(name in run.measures for name in ("total_ns", "time_to_train_ns", "run_ns")):
         return
     stamped = [event for event in run.events if math.isfinite(event["when"].seconds)]
@@ -177,27 +195,27 @@ def _total(run: Gathered) -> None:
         run.measure("total_ns", round(seconds * 1e9), source="computed")
 
 
-def _of_devices(run: Gathered) -> None:
-    for what in _WORK:
+def _add_device_rates(run: CollectedRun) -> None:
+    for what in _WORK_UNITS:
         rate = run.measures.get(f"{what}_per_s")
         name, size = f"{what}_per_s_per_device", run.facts.size
         if rate is not None and name not in run.measures and size:
             run.measure(name, rate["value"] / size, scope="device", source="computed")
 
 
-def is_of_evaluation(metric: str) -> bool:
-    """Return whether a metric is one of evaluations, by its name."""
+def is_evaluation_metric(metric: str) -> bool:
+    """Return whether a metric comes from evaluations, by its name."""
     return _EVALUATED.match(metric) is not None
 
 
 class _Zero(NamedTuple):
-    """Where the time of a run begins, and where training does, in s of the log's clock."""
+    """The start of the run, and the start of training, in seconds of the log's clock."""
 
     start_s: float
     training_s: float
 
     def ns(self, seconds: float, *, is_elapsed: bool) -> float:
-        """Return a time in ns after the start of the run, NaN where that is not known."""
+        """Return a time in ns after the start of the run; NaN if unknown."""
         if math.isnan(seconds):
             return math.nan
         if is_elapsed:
@@ -206,8 +224,8 @@ class _Zero(NamedTuple):
         return round((seconds - self.start_s) * 1e9)
 
 
-def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Summary:
-    """Return what is kept of ``run``."""
+def summary_of(run: CollectedRun, name: str, origin: str, source: SourceFile) -> Summary:
+    """Return the stored summary of ``run``."""
     for series in run.series.values():
         series.end()
     derive_measures(run)
@@ -215,7 +233,7 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
     if run.left_out:
         text = "omitted {n:count} value(s) of metrics, epochs or events because there are too many"
         run.say(text, n=run.left_out)
-    zero = _zero_of(run)
+    zero = _find_zero(run)
     tables = {
         "measures": list(run.measures.values()),
         "metrics": list(_metrics(run, zero)),
@@ -234,29 +252,31 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
         environment=dict(run.environment),
         labels=dict(run.labels),
         sources=(source,),
-        tables={name: kept_rows(name, rows) for name, rows in tables.items() if rows},
+        tables={name: summary_table(name, rows) for name, rows in tables.items() if rows},
         notes=tuple(run.notes),
     )
 
 
-def kept_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of what is kept of a run; what is not in ``rows`` is not known."""
+def summary_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of a stored summary; columns that are not in ``rows`` are unknown."""
     columns: dict[str, Any] = {}
     for column in SUMMARY.table(name):
         values = [row.get(column.name) for row in rows]
         if column.unit == "text":
-            columns[column.name] = objects("" if is_unknown(own) else str(own) for own in values)
+            columns[column.name] = objects(
+                "" if is_unknown(value) else str(value) for value in values
+            )
         else:
-            is_whole = column.name in _INTS and None not in values
+            is_whole = column.name in _INT_COLUMNS and None not in values
             columns[column.name] = array_of(values) if is_whole else np.array(values, np.float64)
     return Table(columns, len(rows))
 
 
-def _zero_of(run: Gathered) -> _Zero:
-    """Return where times of the run begin: at the first line that says when it was written."""
+def _find_zero(run: CollectedRun) -> _Zero:
+    """Return the start of the run: the time of the first line with a timestamp."""
     stamps = [e["when"].seconds for e in run.events if not e["when"].is_elapsed]
-    epochs = [own for own in run.epochs.values() if not own.get("is_elapsed")]
-    stamps += [own.get("at_s", math.nan) for own in epochs]
+    epochs = [epoch for epoch in run.epochs.values() if not epoch.get("is_elapsed")]
+    stamps += [epoch.get("at_s", math.nan) for epoch in epochs]
     for series in run.series.values():
         stamps += () if series.is_elapsed else series.at_s
     known = [stamp for stamp in stamps if math.isfinite(stamp)]
@@ -267,7 +287,8 @@ def _zero_of(run: Gathered) -> _Zero:
     return _Zero(start, training)
 
 
-def _metrics(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:
+def _metrics(run: CollectedRun, zero: _Zero) -> Iterator[dict[str, Any]]:
+    """Yield a row per value of every series."""
     for key, series in run.series.items():
         columns = (series.steps, series.epochs, series.at_s, series.samples, series.values)
         for step, epoch, at_s, samples, value in zip(*columns, strict=True):
@@ -285,23 +306,24 @@ def _metrics(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:
             }
 
 
-def _epochs(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:
-    for (attempt, epoch), own in sorted(run.epochs.items()):
-        seconds = own.get("seconds", math.nan)
-        is_elapsed = bool(own.get("is_elapsed"))
+def _epochs(run: CollectedRun, zero: _Zero) -> Iterator[dict[str, Any]]:
+    """Yield a row per epoch, ordered by attempt and epoch."""
+    for (attempt, epoch), values in sorted(run.epochs.items()):
+        seconds = values.get("seconds", math.nan)
+        is_elapsed = bool(values.get("is_elapsed"))
         yield {
             "attempt": attempt,
             "epoch": epoch,
-            "at_ns": zero.ns(own.get("at_s", math.nan), is_elapsed=is_elapsed),
+            "at_ns": zero.ns(values.get("at_s", math.nan), is_elapsed=is_elapsed),
             "duration_ns": round(seconds * 1e9) if math.isfinite(seconds) else math.nan,
-            "steps_count": own.get("steps", math.nan),
-            "samples_count": own.get("samples", math.nan),
-            "ranks_count": own.get("ranks", math.nan),
+            "steps_count": values.get("steps", math.nan),
+            "samples_count": values.get("samples", math.nan),
+            "ranks_count": values.get("ranks", math.nan),
         }
 
 
-def _events(run: Gathered, zero: _Zero) -> list[dict[str, Any]]:
-    """Return the events in their order: by time where all have one, else as they were printed."""
+def _events(run: CollectedRun, zero: _Zero) -> list[dict[str, Any]]:
+    """Return the events, by time if all times are known, otherwise in the order of the log."""
     rows = []
     for event in run.events:
         when: When = event["when"]
@@ -315,7 +337,9 @@ def _events(run: Gathered, zero: _Zero) -> list[dict[str, Any]]:
                 "rank": event.get("rank"),
                 "node": event.get("node", ""),
                 "epoch": event.get("epoch"),
-                "value": None if abs(event.get("value") or 0) > _LARGEST else event.get("value"),
+                "value": None
+                if abs(event.get("value") or 0) > _MAX_EXACT_INT
+                else event.get("value"),
                 "text": event.get("text", ""),
             }
         )

@@ -1,22 +1,28 @@
-"""What memory was for, by who asked for it and how long it lived.
+"""Infer the purpose of memory from the stack and the lifetime of each allocation.
 
-An allocation of the forward pass that the backward pass still finds is an activation, one of the
-backward pass that the optimizer finds a gradient, one of the optimizer that its next step finds its
-state. Where our own hooks named the tensors of a snapshot, that is taken instead.
+An allocation of the forward pass that still exists in the backward pass is an activation. One of
+the backward pass that exists in the optimizer step is a gradient. One of the optimizer that exists
+in its next step is optimizer state. Names of tensors from our own hooks take precedence.
+
+Python frames contain file names, C++ frames contain function names. torch records both with
+``stacks="all"``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.table import Array, Names, Table
-from traceprof.snapshots.reading import ALLOCATED, NO_STACK
+from traceprof.snapshots.reading import ALLOCATED, NO_STACK, Frame, Stack
 from traceprof.snapshots.replay import BEFORE, Counts, Replay
-from traceprof.snapshots.stacks import NOWHERE, Origin, Phase, origin_of
 
 PARAMETERS: Final = "parameters"
 GRADIENTS: Final = "gradients"
@@ -29,21 +35,119 @@ BEFORE_ALL: Final = "before the recording"
 UNKNOWN: Final = "unknown"
 
 _OPTIMIZER_SPAN: Final = "Optimizer.step#"
-_ALWAYS: Final = {Phase.COMMUNICATION: COMMUNICATION, Phase.WORKSPACE: WORKSPACES}
+_LIBRARIES: Final = re.compile(
+    r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|^<frozen|\.so(?:\.|$)"
+    r"|[/\\]torch[/\\](?:nn|optim|autograd|utils|distributed|_dynamo|_inductor|amp|cuda)[/\\]"
+)
+_OPERATOR: Final = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)\(")
+_NODE: Final = re.compile(r"\b(\w+Backward\d*)(?:::apply|_apply_functional)")
+_MODULE: Final = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\](\w+)\.py$")
+_OPTIMIZER: Final = re.compile(
+    r"[/\\](?:torch[/\\]optim|deepspeed[/\\]runtime|apex[/\\]optimizers)[/\\]"
+)
+_ENGINE: Final = ("torch::autograd::Engine::", "torch::autograd::generated::")
+_REDUCER: Final = re.compile(r"c10d::|[/\\]torch[/\\]distributed[/\\]|\bnccl\w*\(")
+_WORKSPACE: Final = re.compile(r"[Ww]orkspace")
+_MAKING_FUNCTIONS: Final = frozenset(
+    {
+        "_apply",
+        "to",
+        "cuda",
+        "to_empty",
+        "reset_parameters",
+        "load_state_dict",
+        "_load_from_state_dict",
+    }
+)
+_MAKING_FILES: Final = re.compile(r"[/\\]torch[/\\]nn[/\\](?:modules[/\\]\w+|init|parameter)\.py$")
+_BASE_MODULES: Final = frozenset({"module", "container"})
+_MAX_FRAMES: Final = 12
 
 
-def origins_of(replayed: Replay) -> list[Origin]:
-    """Return what each stack tells, by its row; the last is that of no stack."""
+class Phase(StrEnum):
+    """The part of a training program that requested memory, according to its stack."""
+
+    MAKING = "making the model"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    WORKSPACE = "workspace"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an allocation came from; "" if the stack does not show it.
+
+    ``place`` is the innermost line outside of libraries. ``operator`` is an ATen operator or an
+    autograd node. ``module`` is the type of the layer that was called. ``calls`` lists the Python
+    frames, innermost first.
+    """
+
+    phase: Phase
+    place: str
+    operator: str
+    module: str
+    calls: str
+
+
+NOWHERE: Final = Origin(Phase.UNKNOWN, "", "", "", "")
+
+
+_KIND_BY_PHASE: Final = {Phase.COMMUNICATION: COMMUNICATION, Phase.WORKSPACE: WORKSPACES}
+
+
+def origin_of(stack: Stack) -> Origin:
+    """Return the origin of an allocation with this stack."""
+    python = [frame for frame in stack if frame.file.endswith(".py")]
+    user_frame = next((frame for frame in python if not _LIBRARIES.search(frame.file)), None)
+    node = next((found[1] for frame in stack if (found := _NODE.search(frame.name))), "")
+    operators = [found[1] for frame in stack if (found := _OPERATOR.match(frame.name))]
+    operator = node or (f"aten::{operators[-1]}" if operators else "")
+    modules = [found[1] for frame in python if (found := _MODULE.search(frame.file))]
+    return Origin(
+        _phase_of(stack, python),
+        "" if user_frame is None else _format_frame(user_frame),
+        operator,
+        next((name for name in modules if name not in _BASE_MODULES), ""),
+        " < ".join(map(_format_frame, python[:_MAX_FRAMES])),
+    )
+
+
+def _phase_of(stack: Stack, python: list[Frame]) -> Phase:
+    names = [frame.name for frame in stack]
+    if any(map(_WORKSPACE.search, names)):
+        return Phase.WORKSPACE
+    if any(_REDUCER.search(frame.name) or _REDUCER.search(frame.file) for frame in stack):
+        return Phase.COMMUNICATION
+    if any(_OPTIMIZER.search(frame.file) for frame in python):
+        return Phase.OPTIMIZER
+    if any(name.startswith(_ENGINE) for name in names):
+        return Phase.BACKWARD
+    if any(
+        frame.name in _MAKING_FUNCTIONS and _MAKING_FILES.search(frame.file) for frame in python
+    ) or (any(frame.name == "__init__" and _MAKING_FILES.search(frame.file) for frame in python)):
+        return Phase.MAKING
+    return Phase.FORWARD if python else Phase.UNKNOWN
+
+
+def _format_frame(frame: Frame) -> str:
+    return f"{PurePosixPath(frame.file.replace(chr(92), '/')).name}:{frame.line} {frame.name}"
+
+
+def find_origins(replayed: Replay) -> list[Origin]:
+    """Return the origin of each stack, by its row, followed by the origin for "no stack"."""
     return [*map(origin_of, replayed.memory.stacks), NOWHERE]
 
 
 def phases_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
-    """Return the phase of each event: what runs inside an optimizer's step is the optimizer's."""
+    """Return the phase of each event; events within an optimizer step belong to the optimizer."""
     memory = replayed.memory
     texts = [str(origin.phase) for origin in origins]
     phases = Names.coded(texts, np.arange(len(texts)))[memory.events["stack"]].plain().copy()
     if not any("::" in frame.name for stack in memory.stacks for frame in stack):
-        # Threads of autograd have no frames of Python, and those of C++ were not asked for.
+        # Autograd threads have no Python frames, and C++ frames were not recorded.
         phases[memory.events["stack"] == NO_STACK] = Phase.BACKWARD
     inside = _in_optimizer(memory.events["at_ns"], optimizer_spans(memory.spans))
     phases[inside & ((phases == Phase.FORWARD) | (phases == Phase.UNKNOWN))] = Phase.OPTIMIZER
@@ -51,63 +155,61 @@ def phases_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
 
 
 def _in_optimizer(at_ns: Counts, spans: Table) -> npt.NDArray[np.bool_]:
-    """Return whether each event is in a span, its ends included: more have begun than ended."""
-    own = spans.take(spans["end_ns"] >= spans["start_ns"])
-    n_begun = np.searchsorted(np.sort(own["start_ns"]), at_ns, "right")
-    n_ended = np.searchsorted(np.sort(own["end_ns"]), at_ns, "left")
+    """Return whether each event is in a span, ends included: more spans have begun than ended."""
+    complete = spans.take(spans["end_ns"] >= spans["start_ns"])
+    n_begun = np.searchsorted(np.sort(complete["start_ns"]), at_ns, "right")
+    n_ended = np.searchsorted(np.sort(complete["end_ns"]), at_ns, "left")
     return (n_begun > n_ended) & (at_ns >= 0)
 
 
 def optimizer_spans(spans: Table) -> Table:
-    """Return the steps of optimizers, as torch names them."""
+    """Return the spans of optimizer steps, which torch names."""
     names = spans["name"]
     return spans.take(np.array([name.startswith(_OPTIMIZER_SPAN) for name in names], np.bool_))
 
 
 def kinds_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
-    """Return what each of the lives was for."""
+    """Return the purpose of each allocation."""
     lives, n_events = replayed.lives, replayed.n_events
     phases = phases_of(replayed, origins)
     is_made = replayed.memory.events["action"] == ALLOCATED
-    backward = _next(is_made & (phases == Phase.BACKWARD))
+    backward = _next_event(is_made & (phases == Phase.BACKWARD))
     is_step = is_made & (phases == Phase.OPTIMIZER)
-    is_step[_begun(replayed)] = True  # a fused optimizer makes nothing
-    optimizer = _next(is_step)
-    outside = _next(is_made & (phases != Phase.OPTIMIZER))
+    is_step[_first_events_of_steps(replayed)] = True  # a fused optimizer allocates nothing
+    optimizer = _next_event(is_step)
+    outside = _next_event(is_made & (phases != Phase.OPTIMIZER))
     start, end = lives["start"], lives["end"]
     at = np.maximum(start, 0)
-    is_known = (start != BEFORE) & (n_events > 0)
     phase = phases[at].plain() if n_events else np.full(len(lives), "", object)
     stays = end >= n_events
     found = np.full(len(lives), TEMPORARY, object)
     found[stays] = UNKNOWN
-    for name, kind in _ALWAYS.items():
+    for name, kind in _KIND_BY_PHASE.items():
         found[phase == name] = kind
     if n_events:
-        is_of = phase == Phase.FORWARD
-        found[is_of & (backward[at] < end) & (backward[at] < n_events)] = ACTIVATIONS
-        is_of = phase == Phase.BACKWARD
-        found[is_of & ((optimizer[at] < n_events) & (optimizer[at] <= end) | stays)] = GRADIENTS
-        is_of = phase == Phase.OPTIMIZER
+        in_backward = (backward[at] < end) & (backward[at] < n_events)
+        found[(phase == Phase.FORWARD) & in_backward] = ACTIVATIONS
+        in_optimizer = (optimizer[at] < n_events) & (optimizer[at] <= end)
+        found[(phase == Phase.BACKWARD) & (in_optimizer | stays)] = GRADIENTS
         next_step = optimizer[np.minimum(outside[at], n_events)]
-        found[is_of & ((next_step < end) | stays)] = OPTIMIZER
+        found[(phase == Phase.OPTIMIZER) & ((next_step < end) | stays)] = OPTIMIZER
         found[(phase == Phase.MAKING) & stays] = PARAMETERS
-    before = ~is_known
+    before = (start == BEFORE) | (n_events == 0)
     found[before] = BEFORE_ALL if n_events else UNKNOWN
     stack = lives["stack"]
-    told = np.array([str(origin.phase) for origin in origins], object)[stack]
-    found[before & (stack != NO_STACK) & (told == Phase.MAKING)] = PARAMETERS
-    return Names.of(_named_by_us(replayed, found))
+    stack_phases = np.array([str(origin.phase) for origin in origins], object)[stack]
+    found[before & (stack != NO_STACK) & (stack_phases == Phase.MAKING)] = PARAMETERS
+    return Names.of(_with_named_tensors(replayed, found))
 
 
 def ascending(at_ns: Counts) -> Counts:
-    """Return the times of events, none before the one ahead of it: a clock may step back."""
+    """Return event times that never decrease, because a clock may step back."""
     found: Counts = np.maximum.accumulate(at_ns)
     return found
 
 
-def _begun(replayed: Replay) -> Counts:
-    """Return the first event from the start of each step of an optimizer on."""
+def _first_events_of_steps(replayed: Replay) -> Counts:
+    """Return the first event after the start of each optimizer step."""
     at_ns = replayed.memory.events["at_ns"]
     starts = optimizer_spans(replayed.memory.spans)["start_ns"]
     if not len(at_ns) or at_ns[0] < 0:
@@ -116,16 +218,19 @@ def _begun(replayed: Replay) -> Counts:
     return found[found < len(at_ns)]
 
 
-def _next(is_one: Array) -> Counts:
-    """Return the first event from each on (and behind the last) that is one; their number: none."""
+def _next_event(is_one: Array) -> Counts:
+    """Return, for each event, the first true event from there on; the number of events if none.
+
+    The result has one more entry, for the position after the last event.
+    """
     n_events = len(is_one)
     places = np.where(is_one, np.arange(n_events), n_events)
     found = np.minimum.accumulate(places[::-1])[::-1]
     return np.append(found, [n_events])
 
 
-def _named_by_us(replayed: Replay, kinds: Array) -> Array:
-    """Return ``kinds`` with those of the tensors that our hooks saw at the end of the recording."""
+def _with_named_tensors(replayed: Replay, kinds: Array) -> Array:
+    """Return ``kinds``, replaced where our hooks named a tensor at the end of the recording."""
     tensors, lives = replayed.memory.tensors, replayed.lives
     rows = np.flatnonzero(lives["end"] >= replayed.n_events)
     rows = rows[np.argsort(lives["address"][rows], kind="stable")]

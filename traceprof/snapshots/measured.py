@@ -1,4 +1,4 @@
-"""What held the memory of devices, as their allocator tells: the answer of `traceprof memory`."""
+"""Measure what held GPU memory, from the allocator's events: the answer of `traceprof memory`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,31 @@ from traceprof.model.grouping import grouped_by
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
 from traceprof.snapshots import MEMORY_NAME
-from traceprof.snapshots.kinds import ascending, kinds_of, optimizer_spans, origins_of
+from traceprof.snapshots.kinds import ascending, find_origins, kinds_of, optimizer_spans
 from traceprof.snapshots.reading import LIVE, DeviceMemory, read_snapshot, unpacked_bytes
 from traceprof.snapshots.replay import BEFORE, Replay, out_of_memory, replay, unaccounted_bytes
 from traceprof.snapshots.specs import ABOUT, COLUMNS, KINDS, SPECS
 from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
 
-_MOST_POINTS: Final = 600
-_LEAST_TOLD: Final = 0.0005
-"""Less would be printed as 0.0 %."""
+_MAX_POINTS: Final = 600
+_MIN_REPORTED_RATIO: Final = 0.0005
+"""Smallest share that is reported; a smaller one would be printed as 0.0%."""
 _PEAK, _RAN_OUT, _END = "at the peak", "when memory ran out", "at the end"
-_STEPS_OF_GROWTH: Final = 3
-_MUCH_MORE: Final = 1.25
-_LEAST_S, _S_PER_MB = 30.0, 4.0
-_LEAST_BYTES, _PER_BYTE = 512 << 20, 32
-"""An event takes 60 bytes of a pickle; it, its stack and what is measured of it 1000 of memory."""
+_MIN_STEPS_OF_GROWTH: Final = 3
+_MIN_RESERVED_FACTOR: Final = 1.25
+_MIN_LIMIT_S, _LIMIT_S_PER_MB = 30.0, 4.0
+_MIN_LIMIT_BYTES, _LIMIT_BYTES_PER_BYTE = 512 << 20, 32
+"""Memory limit per byte of the file.
+
+An event takes 60 bytes of a pickle. The event, its stack, and its measures take 1000 bytes of
+memory.
+"""
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True, eq=False)
 class _Device:
-    """One device of one snapshot, and what its events tell."""
+    """One device of a snapshot, with cached results of its events."""
 
     name: str
     memory: DeviceMemory
@@ -47,20 +51,19 @@ class _Device:
 
     @cached_property
     def origins(self) -> list[Any]:
-        return origins_of(self.replayed)
+        return find_origins(self.replayed)
 
     @cached_property
     def lives(self) -> Table:
-        """What lived, with its kind, and the row of its origin's place."""
-        lives = self.replayed.lives
-        return lives.assign(kind=kinds_of(self.replayed, self.origins))
+        """The allocations with their kinds."""
+        return self.replayed.lives.assign(kind=kinds_of(self.replayed, self.origins))
 
     @property
     def keys(self) -> dict[str, Any]:
         return {"snapshot": self.name, "device": self.memory.device}
 
     def instants(self) -> dict[str, int]:
-        """Return the events after which is looked, by what they are called."""
+        """Return the events after which memory is analyzed, by the name of the instant."""
         if not self.replayed.n_events:
             return {_END: BEFORE}
         found = {_PEAK: self.replayed.peak}
@@ -78,7 +81,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """What held the memory of one snapshot's devices: rows by the result that they are of."""
+    """The results for the devices of a snapshot; ``rows`` are by result name."""
 
     rows: dict[str, list[dict[str, Any]]]
     curves: list[Table]
@@ -87,39 +90,39 @@ class _Measured:
 
 
 def memory(paths: Sequence[Path]) -> Comparison:
-    """Return what held the memory of devices in the snapshots of ``paths``.
+    """Return what held GPU memory in the snapshots of ``paths``.
 
-    A process whose time and memory are bounded by the size of each file reads them.
+    A process with limits on time and memory, which depend on the file size, reads each file.
 
     Raises:
-        TraceError: one cannot be read, is no snapshot, or takes more time or memory than it may.
+        TraceError: a file cannot be read, is not a snapshot, or exceeds the limits.
     """
     sizes = [unpacked_bytes(path) for path in paths]
-    most_bytes = _LEAST_BYTES + _PER_BYTE * max(sizes, default=0)
+    most_bytes = _MIN_LIMIT_BYTES + _LIMIT_BYTES_PER_BYTE * max(sizes, default=0)
     with Limited(_measure_each, list(paths), most_bytes=most_bytes) as reader:
-        found = [_answer(reader, *one) for one in zip(paths, sizes, strict=True)]
-    rows = {name: [row for one in found for row in one.rows[name]] for name in SPECS}
+        found = [_answer(reader, *measured) for measured in zip(paths, sizes, strict=True)]
+    rows = {name: [row for measured in found for row in measured.rows[name]] for name in SPECS}
     results = {
         name: Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(rows[name])})
         for name, spec in SPECS.items()
         if rows[name] or name == MEMORY_NAME
     }
-    curves = [curve for one in found for curve in one.curves]
+    curves = [curve for measured in found for curve in measured.curves]
     if curves:
         results[MEMORY_NAME] = results[MEMORY_NAME].with_table(Table.stacked(curves), "curve")
-    verdict = tuple(note for one in found for note in one.verdict)
+    verdict = tuple(note for measured in found for note in measured.verdict)
     return Comparison(
         ", ".join(path.name for path in paths),
         results,
         verdict=verdict or (Note("The allocator held no GPU memory."),),
-        notes=tuple({repr(note): note for one in found for note in one.notes}.values()),
+        notes=tuple({repr(note): note for measured in found for note in measured.notes}.values()),
         about=ABOUT,
     )
 
 
 def _answer(reader: Limited, path: Path, n_bytes: int) -> _Measured:
-    """Return what the process measures of the next snapshot."""
-    most_s = _LEAST_S + _S_PER_MB * n_bytes / 1e6
+    """Return the results of the process for the next snapshot."""
+    most_s = _MIN_LIMIT_S + _LIMIT_S_PER_MB * n_bytes / 1e6
     try:
         found: _Measured = reader.answer(most_s)
     except OutOfTimeError as error:
@@ -134,43 +137,43 @@ def _answer(reader: Limited, path: Path, n_bytes: int) -> _Measured:
 
 def _measure_each(_parts: Iterator[Any], paths: Sequence[Path]) -> Iterator[_Measured]:
     for path in paths:
-        yield _measure([_Device(path.name, one) for one in read_snapshot(path).devices])
+        yield _measure([_Device(path.name, device) for device in read_snapshot(path).devices])
 
 
 def _measure(devices: Sequence[_Device]) -> _Measured:
     found = _Measured({name: [] for name in SPECS}, [], [], [])
-    for one in devices:
-        rows = _rows(one)
-        for name, own in rows.items():
-            found.rows[name].extend(own)
-        found.curves.append(_curve(one))
-        found.verdict.extend(_verdict(one, rows))
-        found.notes.extend(_notes(one))
+    for device in devices:
+        rows = _device_rows(device)
+        for name, result_rows in rows.items():
+            found.rows[name].extend(result_rows)
+        found.curves.append(_curve(device))
+        found.verdict.extend(_verdict(device, rows))
+        found.notes.extend(_notes(device))
     return found
 
 
-def _rows(one: _Device) -> dict[str, list[dict[str, Any]]]:
+def _device_rows(device: _Device) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SPECS}
-    rows[MEMORY_NAME] = [_row(one)]
-    for when, event in one.instants().items():
-        alive = one.alive_at(event)
-        rows["kinds"] += _by_kind(one, when, alive)
-        rows["holders"] += _holders(one, when, alive)
-    rows["steps"] = _steps(one)
-    rows["growth"] = _growth(one, rows["steps"])
+    rows[MEMORY_NAME] = [_device_row(device)]
+    for when, event in device.instants().items():
+        alive = device.alive_at(event)
+        rows["kinds"] += _kind_rows(device, when, alive)
+        rows["holders"] += _holder_rows(device, when, alive)
+    rows["steps"] = _step_rows(device)
+    rows["growth"] = _growth_rows(device, rows["steps"])
     return rows
 
 
-def _row(one: _Device) -> dict[str, Any]:
-    replayed, blocks = one.replayed, one.memory.blocks
+def _device_row(device: _Device) -> dict[str, Any]:
+    replayed, blocks = device.replayed, device.memory.blocks
     is_live = blocks["state"] == LIVE
-    reserved = int(one.memory.segments["size_bytes"].sum())
+    reserved = int(device.memory.segments["size_bytes"].sum())
     unused = blocks["size_bytes"][blocks["state"] == "inactive"]
     at_ns = replayed.at_ns(replayed.peak)
     failed = out_of_memory(replayed)
-    events = one.memory.events
+    events = device.memory.events
     left = -1 if failed is None else int(events["free_bytes"][failed])
-    return one.keys | {
+    return device.keys | {
         "peak_bytes": replayed.level_at(replayed.peak),
         "peak_at_ns": at_ns if at_ns >= 0 else None,
         "start_bytes": int(replayed.level_bytes[0]),
@@ -188,43 +191,51 @@ def _row(one: _Device) -> dict[str, Any]:
     }
 
 
-def _by_kind(one: _Device, when: str, alive: Table) -> list[dict[str, Any]]:
+def _kind_rows(device: _Device, when: str, alive: Table) -> list[dict[str, Any]]:
     whole = int(alive["size_bytes"].sum())
     found = []
     for kind in KINDS:
         sizes = alive["size_bytes"][alive["kind"] == kind]
         if len(sizes):
-            own = int(sizes.sum())
-            share = own / whole if whole else None
-            told = {"held_bytes": own, "held_ratio": share, "allocations_count": len(sizes)}
-            found.append(one.keys | {"when": when, "kind": kind} | told)
+            held = int(sizes.sum())
+            found.append(
+                device.keys
+                | {
+                    "when": when,
+                    "kind": kind,
+                    "held_bytes": held,
+                    "held_ratio": held / whole if whole else None,
+                    "allocations_count": len(sizes),
+                }
+            )
     return found
 
 
-def _placed(one: _Device, lives: Table) -> Table:
-    """Return ``lives`` with the texts of where they came from."""
+def _with_origins(device: _Device, lives: Table) -> Table:
+    """Return ``lives`` with the text columns of their origins."""
     stack = lives["stack"]
     names = ("place", "operator", "module", "calls")
     return lives.assign(
         **{
-            name: Names.coded([getattr(origin, name) for origin in one.origins], stack)
+            name: Names.coded([getattr(origin, name) for origin in device.origins], stack)
             for name in names
         }
     )
 
 
-def _holders(one: _Device, when: str, alive: Table) -> list[dict[str, Any]]:
+def _holder_rows(device: _Device, when: str, alive: Table) -> list[dict[str, Any]]:
+    """Return a row per kind, source line, operator, and module, the largest memory first."""
     if not len(alive):
         return []
-    placed = _placed(one, alive)
+    placed = _with_origins(device, alive)
     by = ("kind", "place", "operator", "module")
     _, groups = grouped_by(placed, *by)
     sizes = groups.sums(placed["size_bytes"])
     largest = groups.reduced(np.maximum, placed["size_bytes"])
-    first = [int(rows[0]) for rows in groups.rows]
+    first_rows = [int(rows[0]) for rows in groups.rows]
     whole = int(alive["size_bytes"].sum())
     found = [
-        one.keys
+        device.keys
         | {"when": when}
         | {name: placed[name][row] for name in by}
         | {
@@ -234,45 +245,51 @@ def _holders(one: _Device, when: str, alive: Table) -> list[dict[str, Any]]:
             "largest_bytes": int(largest[i]),
             "calls": placed["calls"][row],
         }
-        for i, row in enumerate(first)
+        for i, row in enumerate(first_rows)
     ]
     return sorted(found, key=lambda row: -row["held_bytes"])
 
 
-def _ends_of_steps(one: _Device) -> list[int]:
-    """Return the last event of each step, by our own hooks or by torch's spans of optimizers."""
-    at_ns = one.memory.events["at_ns"]
-    ends_ns = one.memory.step_ends_ns
+def _last_events_of_steps(device: _Device) -> list[int]:
+    """Return the last event of each step, from our own hooks or from torch's optimizer spans."""
+    at_ns = device.memory.events["at_ns"]
+    ends_ns = device.memory.step_ends_ns
     if not len(ends_ns):
-        ends_ns = np.sort(optimizer_spans(one.memory.spans)["end_ns"])
+        ends_ns = np.sort(optimizer_spans(device.memory.spans)["end_ns"])
     if not len(at_ns) or at_ns[0] < 0:
         return []
     return [int(at) - 1 for at in np.searchsorted(ascending(at_ns), ends_ns, "right")]
 
 
-def _steps(one: _Device) -> list[dict[str, Any]]:
-    ends = _ends_of_steps(one)
-    levels, found, begin = one.replayed.level_bytes, [], 0
+def _step_rows(device: _Device) -> list[dict[str, Any]]:
+    ends = _last_events_of_steps(device)
+    levels, found, begin = device.replayed.level_bytes, [], 0
     for number, end in enumerate(ends):
         level = int(levels[end + 1])
         grown = level - int(levels[ends[number - 1] + 1]) if number else None
-        peak = int(levels[begin : end + 2].max())
-        told = {"step": number, "peak_bytes": peak, "end_bytes": level, "grown_bytes": grown}
-        found.append(one.keys | told)
+        found.append(
+            device.keys
+            | {
+                "step": number,
+                "peak_bytes": int(levels[begin : end + 2].max()),
+                "end_bytes": level,
+                "grown_bytes": grown,
+            }
+        )
         begin = end + 1
     return found
 
 
-def _growth(one: _Device, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what stayed of each of several steps, where all the memory grows with each."""
+def _growth_rows(device: _Device, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each step leaves allocated, if the allocated memory grows in every step."""
     grown = [row["grown_bytes"] for row in steps[1:]]
-    if len(grown) < _STEPS_OF_GROWTH - 1 or min(grown) <= 0:
+    if len(grown) < _MIN_STEPS_OF_GROWTH - 1 or min(grown) <= 0:
         return []
-    ends = np.array(_ends_of_steps(one))
-    start = one.lives["start"]
-    # What is made in the last step may be freed in the next one, which is not there.
-    stays = (start > ends[0]) & (start <= ends[-2]) & (one.lives["end"] > ends[-1])
-    placed = _placed(one, one.lives.take(stays))
+    ends = np.array(_last_events_of_steps(device))
+    start = device.lives["start"]
+    # Memory of the last step may be freed in the next one, which was not recorded.
+    stays = (start > ends[0]) & (start <= ends[-2]) & (device.lives["end"] > ends[-1])
+    placed = _with_origins(device, device.lives.take(stays))
     if not len(placed):
         return []
     step = np.searchsorted(ends, placed["start"])
@@ -283,32 +300,41 @@ def _growth(one: _Device, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any
         per_step = np.bincount(of_step, placed["size_bytes"][rows])
         per_step = per_step[per_step > 0]
         names = {name: placed[name][int(rows[0])] for name in ("place", "operator", "calls")}
-        told = {"per_step_bytes": float(np.median(per_step)), "steps_count": len(per_step)}
-        held = int(placed["size_bytes"][rows].sum())
-        found.append(one.keys | names | told | {"held_bytes": held})
+        found.append(
+            device.keys
+            | names
+            | {
+                "per_step_bytes": float(np.median(per_step)),
+                "steps_count": len(per_step),
+                "held_bytes": int(placed["size_bytes"][rows].sum()),
+            }
+        )
     return sorted(found, key=lambda row: -row["held_bytes"])
 
 
-def _curve(one: _Device) -> Table:
-    """Return the level over time, of each of equal numbers of events where it was highest."""
-    replayed, n_events = one.replayed, one.replayed.n_events
-    cuts = np.unique(np.linspace(0, n_events + 1, _MOST_POINTS + 1).astype(int))
+def _curve(device: _Device) -> Table:
+    """Return allocated memory over time, with the highest level of each group of events.
+
+    The groups have equal numbers of events.
+    """
+    replayed, n_events = device.replayed, device.replayed.n_events
+    cuts = np.unique(np.linspace(0, n_events + 1, _MAX_POINTS + 1).astype(int))
     levels = replayed.level_bytes
     pairs = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
     shown = np.unique([at + int(levels[at:end].argmax()) for at, end in pairs if end > at] or [0])
     shown = np.unique(np.append(shown, [0, n_events]))
     columns: dict[str, Any] = {}
     for kind, column in COLUMNS.items():
-        own = one.lives.take(one.lives["kind"] == kind)
-        if len(own):
+        lives = device.lives.take(device.lives["kind"] == kind)
+        if len(lives):
             changes = np.zeros(n_events + 2, np.int64)
-            np.add.at(changes, own["start"] + 1, own["size_bytes"])
-            np.subtract.at(changes, own["end"] + 1, own["size_bytes"])
+            np.add.at(changes, lives["start"] + 1, lives["size_bytes"])
+            np.subtract.at(changes, lives["end"] + 1, lives["size_bytes"])
             columns[column] = np.cumsum(changes)[shown].astype(np.float64)
         else:
             columns[column] = np.full(len(shown), np.nan)
     after = [replayed.at_ns(int(event)) for event in shown - 1]
-    keys = {"snapshot": Names.repeated(one.name, len(shown)), "device": one.memory.device}
+    keys = {"snapshot": Names.repeated(device.name, len(shown)), "device": device.memory.device}
     return Table(
         keys
         | {
@@ -321,31 +347,39 @@ def _curve(one: _Device) -> Table:
     )
 
 
-def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Note]:
+def _verdict(device: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Note]:
+    """Yield the main statements about a device: failure, categories, largest holder, growth."""
     (row,) = rows[MEMORY_NAME]
-    of_device = rows["kinds"]
-    name = f"{one.name}, device {one.memory.device}"
+    kind_rows = rows["kinds"]
+    name = f"{device.name}, device {device.memory.device}"
     if row["out_of_memory_count"]:
-        yield from _of_failure(name, row)
-    when = _RAN_OUT if row["out_of_memory_count"] else of_device[0]["when"] if of_device else _PEAK
+        yield from _failure_notes(name, row)
+    when = _RAN_OUT if row["out_of_memory_count"] else kind_rows[0]["when"] if kind_rows else _PEAK
     kinds = sorted(
-        (own for own in of_device if own["when"] == when), key=lambda own: -own["held_bytes"]
+        (entry for entry in kind_rows if entry["when"] == when),
+        key=lambda entry: -entry["held_bytes"],
     )
     if kinds:
-        shown = [own for own in kinds[:4] if own["held_ratio"] >= _LEAST_TOLD]
-        said = ", ".join(f"{{part{i}:ratio}} {own['kind']}" for i, own in enumerate(shown))
-        parts = {f"part{i}": own["held_ratio"] for i, own in enumerate(shown)}
-        values = {"name": name, "level": sum(own["held_bytes"] for own in kinds), "when": when}
-        yield Note.of(f"{{name}}: {{level:bytes}} allocated {{when}}: {said}", **values, **parts)
-    first = next((own for own in rows["holders"] if own["when"] == when and own["place"]), None)
-    if first is not None:
+        shown = [entry for entry in kinds[:4] if entry["held_ratio"] >= _MIN_REPORTED_RATIO]
+        parts_text = ", ".join(
+            f"{{part{i}:ratio}} {entry['kind']}" for i, entry in enumerate(shown)
+        )
+        parts = {f"part{i}": entry["held_ratio"] for i, entry in enumerate(shown)}
+        values = {"name": name, "level": sum(entry["held_bytes"] for entry in kinds), "when": when}
+        yield Note.of(
+            f"{{name}}: {{level:bytes}} allocated {{when}}: {parts_text}", **values, **parts
+        )
+    largest = next(
+        (entry for entry in rows["holders"] if entry["when"] == when and entry["place"]), None
+    )
+    if largest is not None:
         yield Note.of(
             "Largest holder with a recorded stack: {place} ({what}), {held:bytes} in {n:count} "
             "allocation(s)",
-            place=first["place"],
-            what=", ".join(filter(None, (first["kind"], first["operator"]))),
-            held=first["held_bytes"],
-            n=first["allocations_count"],
+            place=largest["place"],
+            what=", ".join(filter(None, (largest["kind"], largest["operator"]))),
+            held=largest["held_bytes"],
+            n=largest["allocations_count"],
         )
     growth = rows["growth"]
     if growth:
@@ -357,7 +391,7 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
         )
 
 
-def _of_failure(name: str, row: dict[str, Any]) -> Iterator[Note]:
+def _failure_notes(name: str, row: dict[str, Any]) -> Iterator[Note]:
     yield Note.of(
         "{name}: out of memory: {asked:bytes} requested", name=name, asked=row["asked_bytes"]
     )
@@ -373,8 +407,8 @@ def _of_failure(name: str, row: dict[str, Any]) -> Iterator[Note]:
         )
 
 
-def _notes(one: _Device) -> Iterator[Note]:
-    if not one.replayed.n_events:
+def _notes(device: _Device) -> Iterator[Note]:
+    if not device.replayed.n_events:
         yield Note(
             "The snapshot contains no allocation history, only the final state. Call "
             "torch.cuda.memory._record_memory_history() first, or record with --memory."
@@ -383,14 +417,17 @@ def _notes(one: _Device) -> Iterator[Note]:
     yield Note(
         "Memory categories are inferred from stacks and lifetimes unless tensors have names."
     )
-    lost = unaccounted_bytes(one.replayed)
+    lost = unaccounted_bytes(device.replayed)
     if lost:
         yield Note.of(
             "Some events were lost: the events and the blocks differ by {lost:bytes}.",
             lost=abs(lost),
         )
-    most, level = int(one.replayed.reserved_bytes.max()), one.replayed.level_at(one.replayed.peak)
-    if level and most > _MUCH_MORE * level:
+    most, level = (
+        int(device.replayed.reserved_bytes.max()),
+        device.replayed.level_at(device.replayed.peak),
+    )
+    if level and most > _MIN_RESERVED_FACTOR * level:
         yield Note.of(
             "The allocator reserved up to {most:bytes}, but at most {level:bytes} were allocated "
             "at a time. Cause: fragmentation, or memory cached before the recording.",

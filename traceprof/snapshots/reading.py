@@ -1,10 +1,10 @@
-"""Reads the snapshots of PyTorch's allocator: pickles, which nobody needs to trust.
+"""Read the snapshots of PyTorch's allocator, which are untrusted pickles.
 
-``torch.cuda.memory._dump_snapshot`` writes plain dicts, lists, texts and numbers (torch 2.0 and
-later; c10/cuda/CUDACachingAllocator.h, torch/csrc/cuda/memory_snapshot.cpp). What a pickle would
-call or import is refused. A few bytes of a pickle can name one list in itself again and again:
-values are checked for their types before anything formats, hashes or copies them, and a list that
-is named several times is refused. The caller bounds time and memory (`measured.memory`).
+``torch.cuda.memory._dump_snapshot`` writes plain dicts, lists, texts, and numbers (torch 2.0 and
+later; c10/cuda/CUDACachingAllocator.h, torch/csrc/cuda/memory_snapshot.cpp). A pickle that calls or
+imports anything is rejected. A few bytes of a pickle can nest one list in itself many times.
+Therefore the types of values are checked before anything formats, hashes, or copies them, and a
+list that occurs several times is rejected. The caller limits time and memory (`measured.memory`).
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ OUT_OF_MEMORY: Final = "oom"
 NO_STACK: Final = -1
 LIVE: Final = "active_allocated"
 
-_OURS: Final = "traceprof"
-"""What `traceprof record --memory` adds: the tensors of parameters, gradients and optimizers."""
+_OUR_KEY: Final = "traceprof"
+"""Key of the data that `traceprof record --memory` adds: named tensors and ends of steps."""
 
-_MOST_BYTES: Final = 4 << 30
-_MOST_RATIO, _SMALL_BYTES = 64, 64 << 20
-"""gzip makes snapshots 8 to 20 times smaller, and zeros 1000 times."""
+_MAX_BYTES: Final = 4 << 30
+_MAX_RATIO, _SMALL_BYTES = 64, 64 << 20
+"""gzip compresses snapshots by a factor of 8 to 20, and zeros by a factor of 1000."""
 _CHUNK_BYTES: Final = 1 << 20
-_MOST_DEVICES: Final = 1024
-_MOST_NUMBER: Final = 1 << 15
-"""Of a device."""
-_MOST_SUM_BYTES: Final = 1 << 61
-_MOST_CHARACTERS: Final = 200
-"""Of a name in an error."""
+_MAX_DEVICES: Final = 1024
+_MAX_DEVICE_NUMBER: Final = 1 << 15
+"""Limit of a device number."""
+_MAX_SUM_BYTES: Final = 1 << 61
+_MAX_NAME_CHARS: Final = 200
+"""Maximum length of a name in an error."""
 
-_NOT_ONE: Final = "not a PyTorch memory snapshot"
+_NOT_A_SNAPSHOT: Final = "not a PyTorch memory snapshot"
 _WANTED: Final = "expected a file from torch.cuda.memory._dump_snapshot or record --memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call of a stack."""
+    """One frame of a stack."""
 
     file: str
     line: int
@@ -62,20 +62,25 @@ class Frame:
 
 
 Stack = tuple[Frame, ...]
-"""Calls from the innermost on."""
+"""Frames, innermost first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceMemory:
     """The allocator of one device.
 
-    ``events``: in the order in which they happened: action, address, size_bytes (as requested),
-    at_ns (since 1970; −1 where torch told no time), stack (a row of ``stacks``), free_bytes (what
-    the device had left, where memory ran out).
-    ``blocks``: what segments hold as the snapshot is taken: address, size_bytes, requested_bytes,
-    state, stack. ``segments``: size_bytes, kind ("large", "small"). ``spans``: what the program
-    named: name, start_ns, end_ns. ``tensors``: address, size_bytes, kind, name, as our own hooks
-    saw them at the end, and ``step_ends_ns`` the ends of steps that they saw (since 1970).
+    Attributes:
+        device: the number of the device.
+        events: in order: action, address, size_bytes (as requested), at_ns (since 1970; −1 if torch
+            recorded no time), stack (a row of ``stacks``), free_bytes (free GPU memory when memory
+            ran out, otherwise −1).
+        blocks: contents of segments at the time of the snapshot: address, size_bytes,
+            requested_bytes, state, stack.
+        segments: size_bytes, kind ("large", "small").
+        spans: named parts of the program: name, start_ns, end_ns.
+        tensors: address, size_bytes, kind, name, as our own hooks saw them at the end.
+        step_ends_ns: ends of the steps that our own hooks saw (since 1970).
+        stacks: the distinct stacks.
     """
 
     device: int
@@ -90,14 +95,17 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A snapshot: its devices."""
+    """A snapshot with its devices."""
 
     path: Path
     devices: tuple[DeviceMemory, ...]
 
 
 def is_snapshot(path: Path) -> bool:
-    """Return whether a file begins as a pickle does, gzipped or not; it may be another's."""
+    """Return whether a file begins like a pickle, gzipped or not.
+
+    It may be another kind of pickle.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(1 << 12)
@@ -109,36 +117,38 @@ def is_snapshot(path: Path) -> bool:
 
 
 def snapshots_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the snapshots among ``paths``, or those that recordings left beside them.
+    """Return the snapshots among ``paths``, or those that recordings left beside the given traces.
 
     Raises:
-        UsageError: snapshots and traces are named together.
+        UsageError: ``paths`` contains both snapshots and traces.
     """
-    own = [path for path in paths if is_snapshot(path)]
-    if own:
-        if len(own) < len(paths):
-            other = next(path for path in paths if path not in own)
+    snapshots = [path for path in paths if is_snapshot(path)]
+    if snapshots:
+        if len(snapshots) < len(paths):
+            trace = next(path for path in paths if path not in snapshots)
             raise UsageError(
-                f"{other} is not a memory snapshot: specify only snapshots, or only traces"
+                f"{trace} is not a memory snapshot: specify only snapshots, or only traces"
             )
-        return own
-    return [one for path in paths for one in _beside(path) if is_snapshot(one)]
+        return snapshots
+    return [file for path in paths for file in _files_beside(path) if is_snapshot(file)]
 
 
-def _beside(path: Path) -> list[Path]:
+def _files_beside(path: Path) -> list[Path]:
     folder, name = (path, "") if path.is_dir() else (path.parent, f"{path.stem}.")
     if not folder.is_dir():
         return []
     return sorted(
-        one for one in folder.iterdir() if one.name.startswith(name) and one.name.endswith(BESIDE)
+        file
+        for file in folder.iterdir()
+        if file.name.startswith(name) and file.name.endswith(BESIDE)
     )
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Return the snapshot in a file; call it where time and memory are bounded.
+    """Return the snapshot in a file; call this only with limits on time and memory.
 
     Raises:
-        TraceError: it cannot be read, or is no such snapshot; the message says what is wrong.
+        TraceError: the file cannot be read or is not a snapshot; the message contains the reason.
     """
     try:
         with _opened(path) as file:
@@ -149,10 +159,10 @@ def read_snapshot(path: Path) -> Snapshot:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except MemoryError as error:
         raise TraceError(f"{path}: reading it takes too much memory for its size") from error
-    except Exception as error:  # a damaged pickle raises whatever its opcodes run into
-        raise TraceError(f"{path}: {_NOT_ONE} ({_WANTED}): {error}") from error
+    except Exception as error:  # a damaged pickle can raise any exception
+        raise TraceError(f"{path}: {_NOT_A_SNAPSHOT} ({_WANTED}): {error}") from error
     if not isinstance(plain, dict) or not isinstance(plain.get("segments"), list):
-        raise TraceError(f"{path}: {_NOT_ONE}: {_WANTED}")
+        raise TraceError(f"{path}: {_NOT_A_SNAPSHOT}: {_WANTED}")
     try:
         return _Reader(plain).snapshot(path)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -160,17 +170,17 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def unpacked_bytes(path: Path) -> int:
-    """Return the size of the pickle in a file, gzipped or not, in bytes; takes no memory.
+    """Return the size of the pickle in a file, gzipped or not, in bytes, with constant memory.
 
     Raises:
-        TraceError: the file cannot be read, or holds more than a file of its size may.
+        TraceError: the file cannot be read, or is too large for its compressed size.
     """
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
     n_bytes = 0
     try:
         packed_bytes = path.stat().st_size
-        most_bytes = min(_MOST_BYTES, max(_SMALL_BYTES, _MOST_RATIO * packed_bytes))
+        most_bytes = min(_MAX_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes))
         with _opened(path) as file:
             while n_bytes <= most_bytes and (chunk := file.read(_CHUNK_BYTES)):
                 n_bytes += len(chunk)
@@ -195,40 +205,40 @@ def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
 if sys.platform == "linux":
     _Base: type[pickle.Unpickler] = pickle.Unpickler
 else:
-    # In C, one opcode makes a table of as many entries as it likes: nothing bounds that here.
+    # In C, one opcode can allocate a table of any size; only Linux limits the memory here.
     _Base = pickle._Unpickler  # type: ignore[attr-defined]
 
 
 class _Plain(_Base):  # type: ignore[misc, valid-type]
-    """Reads plain values: nothing is imported, nothing is called."""
+    """Unpickle plain values only: nothing is imported or called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        what = f"{module}.{name}"[:_MOST_CHARACTERS]
-        raise TraceError(f"{_NOT_ONE}: the pickle imports {what}, which no snapshot does")
+        what = f"{module}.{name}"[:_MAX_NAME_CHARS]
+        raise TraceError(f"{_NOT_A_SNAPSHOT}: the pickle imports {what}, which no snapshot does")
 
     def persistent_load(self, _id: Any) -> Any:
-        raise TraceError(f"{_NOT_ONE}: the pickle refers to objects outside the file")
+        raise TraceError(f"{_NOT_A_SNAPSHOT}: the pickle refers to objects outside the file")
 
 
 class _Reader:
-    """Turns plain values into tables; what is said twice of one list is read once."""
+    """Convert plain values into tables; a list that occurs twice is read once."""
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
         self.plain = plain
-        self.ours = _mapping(plain.get(_OURS) or {})
+        self.ours = _checked_dict(plain.get(_OUR_KEY) or {})
 
     def snapshot(self, path: Path) -> Snapshot:
-        traces = _each(self.plain.get("device_traces") or [])
+        traces = _checked_list(self.plain.get("device_traces") or [])
         segments = _by_device(self.plain["segments"])
         tensors = _by_device(self.ours.get("tensors", []))
         spans = _by_device(self.plain.get("external_annotations") or [])
         numbers = {*segments, *(number for number, trace in enumerate(traces) if trace)}
-        if len(numbers) > _MOST_DEVICES:
-            raise ValueError(f"{len(numbers)} devices: expected at most {_MOST_DEVICES}")
+        if len(numbers) > _MAX_DEVICES:
+            raise ValueError(f"{len(numbers)} devices: expected at most {_MAX_DEVICES}")
         devices = tuple(
             self._device(
                 number,
-                _each(traces[number]) if 0 <= number < len(traces) else [],
+                _checked_list(traces[number]) if 0 <= number < len(traces) else [],
                 segments.get(number, []),
                 tensors.get(number, []),
                 spans.get(number, []),
@@ -246,65 +256,78 @@ class _Reader:
         spans: Sequence[Mapping[str, Any]],
     ) -> DeviceMemory:
         stacks = _Stacks()
-        trace = [one for one in trace if one["action"] != "snapshot"]
+        trace = [event for event in trace if event["action"] != "snapshot"]
         events = Table(
             {
-                "action": _texts(one["action"] for one in trace),
-                "address": _numbers(one.get("addr", one.get("device_free", 0)) for one in trace),
-                "size_bytes": _sizes(one["size"] for one in trace),
-                "at_ns": _times(one.get("time_us", -1) for one in trace),
-                "stack": _numbers(stacks.row(one.get("frames")) for one in trace),
-                "free_bytes": _numbers(one.get("device_free", -1) for one in trace),
+                "action": _texts(event["action"] for event in trace),
+                "address": _numbers(
+                    event.get("addr", event.get("device_free", 0)) for event in trace
+                ),
+                "size_bytes": _sizes(event["size"] for event in trace),
+                "at_ns": _times(event.get("time_us", -1) for event in trace),
+                "stack": _numbers(stacks.row(event.get("frames")) for event in trace),
+                "free_bytes": _numbers(event.get("device_free", -1) for event in trace),
             }
         )
         blocks = [block for blocks in _blocks(segments) for block in blocks]
-        held = Table(
+        block_table = Table(
             {
                 "address": _numbers(_addresses(segments)),
                 "size_bytes": _sizes(block["size"] for block in blocks),
-                "requested_bytes": _sizes(one.get("requested_size", one["size"]) for one in blocks),
-                "state": _texts(one["state"] for one in blocks),
-                "stack": _numbers(stacks.row(_frames_of(one)) for one in blocks),
+                "requested_bytes": _sizes(
+                    block.get("requested_size", block["size"]) for block in blocks
+                ),
+                "state": _texts(block["state"] for block in blocks),
+                "stack": _numbers(stacks.row(_frames_of(block)) for block in blocks),
             }
         )
-        own = Table(
+        segment_table = Table(
             {
-                "size_bytes": _sizes(one["total_size"] for one in segments),
-                "kind": _texts(one.get("segment_type", "") for one in segments),
+                "size_bytes": _sizes(segment["total_size"] for segment in segments),
+                "kind": _texts(segment.get("segment_type", "") for segment in segments),
             }
         )
-        named = Table(
+        tensor_table = Table(
             {
-                "address": _numbers(one["address"] for one in tensors),
-                "size_bytes": _sizes(one["size"] for one in tensors),
-                "kind": _texts(one["kind"] for one in tensors),
-                "name": _texts(one["name"] for one in tensors),
+                "address": _numbers(tensor["address"] for tensor in tensors),
+                "size_bytes": _sizes(tensor["size"] for tensor in tensors),
+                "kind": _texts(tensor["kind"] for tensor in tensors),
+                "name": _texts(tensor["name"] for tensor in tensors),
             }
         )
-        ends = np.sort(_times(_each(self.ours.get("step_ends_us", []), is_flat=True)))
-        return DeviceMemory(number, events, held, own, _spans(spans), named, ends, stacks.found)
+        ends = np.sort(_times(_checked_list(self.ours.get("step_ends_us", []), is_flat=True)))
+        return DeviceMemory(
+            number,
+            events,
+            block_table,
+            segment_table,
+            _spans(spans),
+            tensor_table,
+            ends,
+            stacks.found,
+        )
 
 
 class _Stacks:
-    """The stacks of one device; equal ones have one row, and each frame is read once."""
+    """The distinct stacks of a device; equal stacks share a row, and each frame is read once."""
 
     def __init__(self) -> None:
         self.found: list[Stack] = []
         self._frames: dict[int, Frame] = {}  # the id of a dict → the frame
-        self._rows: dict[int, int] = {}  # the id of a list of frames → its row
-        self._alike: dict[Stack, int] = {}
+        self._row_of_id: dict[int, int] = {}  # the id of a list of frames → its row
+        self._row_of_stack: dict[Stack, int] = {}
 
     def row(self, frames: Any) -> int:
         """Return the row of a stack."""
         if not frames:
             return NO_STACK
-        known = self._rows.get(id(frames))
+        known = self._row_of_id.get(id(frames))
         if known is None:
-            stack = tuple(map(self._frame, _each(frames, is_flat=True)))
-            known = self._alike.setdefault(stack, len(self._alike))
+            stack = tuple(map(self._frame, _checked_list(frames, is_flat=True)))
+            known = self._row_of_stack.setdefault(stack, len(self._row_of_stack))
             if known == len(self.found):
                 self.found.append(stack)
-            self._rows[id(frames)] = known
+            self._row_of_id[id(frames)] = known
         return known
 
     def _frame(self, plain: Any) -> Frame:
@@ -315,32 +338,37 @@ class _Stacks:
         return known
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _checked_dict(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"expected a dict, not {type(value).__name__}")
     return value
 
 
 def _by_device(values: Any) -> dict[int, list[Mapping[str, Any]]]:
-    """Return dicts by the number of the device that each names."""
+    """Return dicts grouped by their device number."""
     found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for one in _each(values):
-        number = _number(_mapping(one)["device"])
-        if not -_MOST_NUMBER <= number < _MOST_NUMBER:
+    for entry in _checked_list(values):
+        number = _number(_checked_dict(entry)["device"])
+        if not -_MAX_DEVICE_NUMBER <= number < _MAX_DEVICE_NUMBER:
             raise ValueError(f"a device number has {number.bit_length()} bits: expected at most 15")
-        found[number].append(one)
+        found[number].append(entry)
     return found
 
 
 def _blocks(segments: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """Return the blocks of each segment; segments share none."""
-    return _each([_each(one["blocks"]) for one in segments])
+    """Return the blocks of each segment; segments share no blocks."""
+    return _checked_list([_checked_list(segment["blocks"]) for segment in segments])
 
 
-def _each(values: Any, *, is_flat: bool = False) -> list[Any]:
-    """Return a list whose parts are each named once: a few bytes can name one part without end.
+def _checked_list(values: Any, *, is_flat: bool = False) -> list[Any]:
+    """Return a list after a check that no part occurs twice.
 
-    ``is_flat``: parts are numbers or frames, which may be the same.
+    A few bytes of a pickle can repeat one part without end. ``is_flat`` skips the check: parts are
+    numbers or frames, which may be equal.
+
+    Raises:
+        TypeError: the value is not a list.
+        ValueError: a part occurs twice.
     """
     if not isinstance(values, list):
         raise TypeError(f"expected a list, not {type(values).__name__}")
@@ -350,7 +378,7 @@ def _each(values: Any, *, is_flat: bool = False) -> list[Any]:
 
 
 def _addresses(segments: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """Yield the address of each block; torch before 2.1 tells those of segments alone."""
+    """Yield the address of each block; torch before 2.1 records only the addresses of segments."""
     for segment in segments:
         at = segment["address"]
         for block in segment["blocks"]:
@@ -359,13 +387,13 @@ def _addresses(segments: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _frames_of(block: Mapping[str, Any]) -> Any:
-    """Return the stack of a block; torch before 2.1 has it in its history."""
+    """Return the stack of a block; torch before 2.1 stores it in the history of the block."""
     history = block.get("history")
     return block.get("frames") or (history[0].get("frames") if history else None)
 
 
 def _spans(marks: Sequence[Mapping[str, Any]]) -> Table:
-    """Return what was named from a start to its end, in the order of the starts."""
+    """Return the named spans, ordered by start."""
     found: list[tuple[str, int, int]] = []
     begun: dict[str, list[int]] = {}
     for mark in marks:
@@ -374,7 +402,7 @@ def _spans(marks: Sequence[Mapping[str, Any]]) -> Table:
             begun.setdefault(name, []).append(at_ns)
         elif begun.get(name):
             found.append((name, begun[name].pop(), at_ns))
-    found.sort(key=lambda one: one[1])
+    found.sort(key=lambda span: span[1])
     return Table(
         {
             "name": _texts([name for name, _, _ in found]),
@@ -401,9 +429,13 @@ def _numbers(values: Iterable[Any]) -> npt.NDArray[np.int64]:
 
 
 def _sizes(values: Iterable[Any]) -> npt.NDArray[np.int64]:
-    """Return sizes in bytes, whose sums are exact in 64 bits."""
+    """Return sizes in bytes, whose sums are exact in 64 bits.
+
+    Raises:
+        ValueError: a size is negative, or the sum is too large.
+    """
     found = [_number(value) for value in values]
-    if min(found, default=0) < 0 or sum(found) >= _MOST_SUM_BYTES:
+    if min(found, default=0) < 0 or sum(found) >= _MAX_SUM_BYTES:
         raise ValueError("sizes are negative, or larger than any memory")
     return np.array(found, np.int64)
 

@@ -1,8 +1,8 @@
-"""How a device's memory was used over time: what lived from when to when, and how much of it.
+"""Compute the memory use of a device over time: the lifetime and the size of each allocation.
 
-The events tell bytes as they were asked for, as torch's own ``requested_bytes`` does; the blocks of
-a snapshot are rounded up (``allocated_bytes``). Memory counts as allocated until it is freed, also
-where a stream still uses it (``active_bytes`` goes on until then).
+Events contain requested bytes, like torch's ``requested_bytes``. Blocks of a snapshot have rounded
+sizes (``allocated_bytes``). Memory counts as allocated until it is freed, even if a stream still
+uses it (``active_bytes`` includes it until then).
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ from traceprof.snapshots.reading import (
 Counts = npt.NDArray[np.int64]
 
 BEFORE = -1
-"""The event that made what was there before the first one."""
+"""The start event of memory that existed before the first event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """The use of one device's memory.
+    """The memory use of a device.
 
-    ``lives``: what was allocated: address, size_bytes, start and end (rows of events; BEFORE: it
-    was there already; as many as there are events: it is there as the snapshot is taken), stack.
-    ``level_bytes`` and ``reserved_bytes``: after each event; their first entry is before all.
+    Attributes:
+        memory: the events and blocks of the device.
+        lives: the allocations: address, size_bytes, start, end, stack. start and end are rows of
+            events. A start of BEFORE means that the memory existed already; an end equal to the
+            number of events means that it still exists at the time of the snapshot.
+        level_bytes: allocated bytes before all events, then after each event.
+        reserved_bytes: reserved bytes before all events, then after each event.
     """
 
     memory: DeviceMemory
@@ -47,24 +51,24 @@ class Replay:
 
     @property
     def n_events(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return len(self.memory.events)
 
     @property
     def peak(self) -> int:
-        """The event at which most is allocated, first; BEFORE: no event adds to what is there."""
+        """The first event with the highest level; BEFORE if no event exceeds the initial level."""
         return int(self.level_bytes.argmax()) - 1
 
     def alive_at(self, event: int) -> Table:
-        """Return the lives of what is allocated once ``event`` has happened."""
+        """Return the allocations that exist after ``event``."""
         return self.lives.take((self.lives["start"] <= event) & (self.lives["end"] > event))
 
     def level_at(self, event: int) -> int:
-        """Return how many bytes are allocated once ``event`` has happened."""
+        """Return the allocated bytes after ``event``."""
         return int(self.level_bytes[event + 1])
 
     def at_ns(self, event: int) -> int:
-        """Return when an event happened, after the first one; −1: not known."""
+        """Return the time of an event in ns after the first event; −1 if unknown."""
         times = self.memory.events["at_ns"]
         if not len(times) or times[0] < 0:
             return -1
@@ -72,7 +76,7 @@ class Replay:
 
 
 def replay(memory: DeviceMemory) -> Replay:
-    """Return how the memory of a device was used."""
+    """Return the memory use of a device over time."""
     events = memory.events
     lives = _lives(memory)
     changes = np.zeros(len(events) + 1, np.int64)
@@ -88,9 +92,10 @@ def replay(memory: DeviceMemory) -> Replay:
 
 
 def _lives(memory: DeviceMemory) -> Table:
+    """Return the allocations of a device, from pairs of events with the same address."""
     events, n_events = memory.events, len(memory.events)
     actions = events["action"]
-    # Where it is not told when memory was freed, only that it is: older versions of torch.
+    # Older versions of torch record only when memory was finally free.
     free = FREED if (actions == FREED).any() else COMPLETED
     rows = np.flatnonzero((actions == ALLOCATED) | (actions == free))
     rows = rows[np.lexsort((rows, events["address"][rows]))]
@@ -98,7 +103,7 @@ def _lives(memory: DeviceMemory) -> Table:
     is_next = np.zeros(len(rows), np.bool_)
     is_next[:-1] = address[1:] == address[:-1]
     after = np.append(rows[1:], n_events)
-    # An address that is given out again was free before, though no event says when.
+    # An address that is allocated again was freed before, even without an event.
     ends = np.where(is_next, after, n_events)
     is_first = ~np.insert(is_next[:-1], 0, False)[: len(rows)]
     made, earlier = rows[is_made], rows[is_first & ~is_made]
@@ -119,20 +124,20 @@ def _lives(memory: DeviceMemory) -> Table:
 
 
 def _kept_from_before(memory: DeviceMemory, rows: Counts, address: Counts) -> Table:
-    """Return the blocks in use that no event made: they were there before the first one."""
+    """Return the blocks in use that no event allocated: they existed before the first event."""
     blocks = memory.blocks.take(memory.blocks["state"] == LIVE)
     touched = np.unique(address[memory.events["action"][rows] == ALLOCATED])
     return blocks.take(~np.isin(blocks["address"], touched))
 
 
 def out_of_memory(replayed: Replay) -> int | None:
-    """Return the last event at which memory ran out; None: it never did."""
+    """Return the last event at which memory ran out, or None."""
     found = np.flatnonzero(replayed.memory.events["action"] == OUT_OF_MEMORY)
     return int(found[-1]) if len(found) else None
 
 
 def unaccounted_bytes(replayed: Replay) -> int:
-    """Return how many bytes the events add up to beyond those of the blocks that are in use."""
+    """Return the difference between the bytes of all events and of the blocks in use."""
     blocks = replayed.memory.blocks
     in_use = int(blocks["requested_bytes"][blocks["state"] == LIVE].sum())
     return int(replayed.level_bytes[-1]) - in_use

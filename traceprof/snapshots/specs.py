@@ -1,4 +1,4 @@
-"""What `traceprof memory` tells: its tables, and for what memory may be held."""
+"""Declare the tables of `traceprof memory`, and the categories of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database of experiments: what is kept of runs, in plain tables of SQLite."""
+"""Run database: summaries of runs in plain SQLite tables."""
 
 from traceprof.store.database import VARIABLE, default_path
 from traceprof.store.declared import sqlite_type

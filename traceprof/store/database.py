@@ -1,10 +1,12 @@
-"""The file of the database: opened, checked, brought up to date, written in one piece.
+"""Open, check, and migrate the database file, and write to it in transactions.
 
-It keeps a rollback journal and no write-ahead log: users' folders often lie on network file
-systems, where the latter fails, one file is what people copy and back up, and a run is written in
-milliseconds, so that readers hardly wait. What has a row per run, label, variable and file is
-written here and changed by `MIGRATIONS` only; the tables of results follow from what is declared
-(`traceprof.store.declared`): a new column needs no migration, one that is renamed does.
+The database uses a rollback journal instead of a write-ahead log. User folders are often on network
+file systems, where a write-ahead log fails, and a single file is easy to copy and back up. Writing
+a run takes milliseconds, so readers hardly wait.
+
+Tables with a row per run, label, variable, or source file are defined here and change only by
+`MIGRATIONS`. Result tables follow from their declarations (`traceprof.store.declared`): a new
+column needs no migration, a renamed column does.
 """
 
 from __future__ import annotations
@@ -32,34 +34,34 @@ _FILE: Final = ("traceprof", "runs.db")
 def default_path(
     environment: Mapping[str, str] | None = None, platform: str = sys.platform
 ) -> Path:
-    """Return the file that ``TRACEPROF_RUNS`` names, else one in the user's folder of data.
+    """Return the file that ``TRACEPROF_RUNS`` names, or a file in the user's data folder.
 
-    That folder is the platform's: ``XDG_DATA_HOME`` or ``~/.local/share``, on macOS
+    The data folder depends on the platform: ``XDG_DATA_HOME`` or ``~/.local/share``, on macOS
     ``~/Library/Application Support``, on Windows ``%LOCALAPPDATA%``.
     """
-    said = os.environ if environment is None else environment
-    if said.get(VARIABLE):
-        return Path(said[VARIABLE]).expanduser()
-    home = Path(said["HOME"]) if said.get("HOME") else Path.home()
+    variables = os.environ if environment is None else environment
+    if variables.get(VARIABLE):
+        return Path(variables[VARIABLE]).expanduser()
+    home = Path(variables["HOME"]) if variables.get("HOME") else Path.home()
     if platform == "win32":
-        folder = Path(said.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        folder = Path(variables.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif platform == "darwin":
         folder = home / "Library" / "Application Support"
     else:
-        given = Path(said.get("XDG_DATA_HOME") or "")
-        # The convention: a path that is not absolute is ignored.
+        given = Path(variables.get("XDG_DATA_HOME") or "")
+        # The XDG specification: ignore a path that is not absolute.
         folder = given if given.is_absolute() else home / ".local" / "share"
     return folder.joinpath(*_FILE)
 
 
 APPLICATION_ID: Final = 0x74707266
-"""What the header of our files says ("tprf"), as SQLite foresees it."""
+"""Application ID in the SQLite header of our files ("tprf")."""
 
 FIXED: Final = (
     *("runs", "labels", "environment", "sources", "notes"),
     *("results", "declarations", "contents", "scalars"),
 )
-"""The tables that are no declared ones."""
+"""The tables that are not declared."""
 
 _TABLES_1: Final = f"""
 CREATE TABLE runs (
@@ -126,7 +128,7 @@ VIEWS: Final = {
         SELECT runs.name AS run, environment.name, environment.value
         FROM environment JOIN runs ON runs.id = environment.run_id""",
 }
-"""What people read first: made anew with every version."""
+"""Views for people; each migration creates them again."""
 
 
 def _first(database: Any) -> None:
@@ -135,14 +137,14 @@ def _first(database: Any) -> None:
 
 
 MIGRATIONS: Final[tuple[Callable[[Any], None], ...]] = (_first,)
-"""What makes version n + 1 of version n, in order; version 0 is an empty file.
+"""Function n converts a file of version n to version n + 1. Version 0 is an empty file.
 
-One that changes a declared table finds it in older files only: `rename_column` knows that.
+A migration that changes a declared table must allow for files that lack it; `rename_column` does.
 """
 
 
 def migrate(database: Any, version: int) -> None:
-    """Bring a file of ``version`` up to date; who calls does it in one transaction."""
+    """Migrate a database of ``version``; the caller starts and commits the transaction."""
     for name in VIEWS:
         database.execute(f"DROP VIEW IF EXISTS {name}")
     for change in MIGRATIONS[version:]:
@@ -155,17 +157,17 @@ def migrate(database: Any, version: int) -> None:
     database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 
-_BUSY_S: Final = 60.0
-"""How long to wait for other writers: each needs milliseconds."""
+_LOCK_WAIT_S: Final = 60.0
+"""Maximum time to wait for other writers; each needs milliseconds."""
 _MAGIC: Final = b"SQLite format 3\x00"
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[Database | None]:
-    """Give the database in ``path``, as it is at one moment; None where there is no file.
+    """Yield a consistent view of the database in ``path``, or None if there is no file.
 
     Raises:
-        StoreError: the file is none of ours, newer than this program, or cannot be read.
+        StoreError: the file is not a run database, is newer than this program, or cannot be read.
     """
     if not path.exists():
         yield None
@@ -175,51 +177,57 @@ def reading(path: Path) -> Iterator[Database | None]:
         try:
             yield database
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise StoreError(f"{path}: corrupt database: {_shortly(error)}") from error
+            raise StoreError(f"{path}: corrupt database: {_describe_error(error)}") from error
         database.execute("COMMIT")
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Database]:
-    """Give the database in ``path``, which is made where there is none; all is written or nothing.
+    """Yield the database in ``path`` in a transaction: all changes are written, or none.
+
+    Creates the file if it is missing.
 
     Raises:
-        StoreError: as for `reading`, or it cannot be written.
+        StoreError: as for `reading`, or the database cannot be written.
     """
-    with _opened(path, is_made=True) as database:
+    with _opened(path, is_created=True) as database:
         database.execute("BEGIN IMMEDIATE")
         yield database
         database.execute("COMMIT")
 
 
 @contextmanager
-def _opened(path: Path, *, is_made: bool = False) -> Iterator[Database]:
+def _opened(path: Path, *, is_created: bool = False) -> Iterator[Database]:
+    """Yield an open, migrated database; with ``is_created`` create a missing file."""
     from sqlite_utils import Database  # noqa: PLC0415 (it imports pandas)
 
-    if is_made:
-        _make(path)
+    if is_created:
+        _create_file(path)
     _check_file(path)
     connection: sqlite3.Connection | None = None
     try:
-        # What begins a transaction is said here, never guessed from a statement.
+        # Transactions are explicit here; sqlite3 must not infer them from statements.
         connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None
+            f"{path.resolve().as_uri()}?mode=rw",
+            uri=True,
+            timeout=_LOCK_WAIT_S,
+            isolation_level=None,
         )
         database = Database(connection, execute_plugins=False)
         database.execute("PRAGMA foreign_keys = ON")
-        _bring_up_to_date(path, database)
+        _migrate_if_needed(path, database)
         yield database
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: {_reason(error)}") from error
+        raise StoreError(f"{path}: {_describe_sqlite_error(error)}") from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path}: corrupt database: {_shortly(error)}") from error
+        raise StoreError(f"{path}: corrupt database: {_describe_error(error)}") from error
     finally:
         if connection is not None:
-            connection.close()  # what was not committed is undone
+            connection.close()  # rolls back uncommitted changes
 
 
-def _make(path: Path) -> None:
-    """Make an empty file that only its owner can read: commands and paths are nobody else's."""
+def _create_file(path: Path) -> None:
+    """Create an empty file that only its owner can read, because commands and paths are private."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -230,12 +238,15 @@ def _make(path: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
+    """Reject a path that is no SQLite file, and special files in place of SQLite's side files."""
     if kind := special_file_kind(path):
         raise StoreError(f"{path}: {kind}, not a run database; choose another file with --db")
     real = path.resolve()
-    for beside in (real.with_name(f"{real.name}-{end}") for end in ("journal", "wal", "shm")):
-        if kind := special_file_kind(beside):
-            raise StoreError(f"{beside}: {kind}, but SQLite needs a file with this name; remove it")
+    for side_file in (real.with_name(f"{real.name}-{end}") for end in ("journal", "wal", "shm")):
+        if kind := special_file_kind(side_file):
+            raise StoreError(
+                f"{side_file}: {kind}, but SQLite needs a file with this name; remove it"
+            )
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
@@ -245,23 +256,25 @@ def _check_file(path: Path) -> None:
         raise StoreError(f"{path}: not a run database; choose another file with --db")
 
 
-def _bring_up_to_date(path: Path, database: Database) -> None:
-    database.execute("BEGIN")  # one moment: another process may be making the file
+def _migrate_if_needed(path: Path, database: Database) -> None:
+    """Check the database, and migrate it if its version is old."""
+    database.execute("BEGIN")  # one snapshot: another process may be creating the file
     version = _version(path, database)
     _check_tables(path, database)
     database.execute("COMMIT")
     if version == len(MIGRATIONS):
         return
     database.execute("BEGIN IMMEDIATE")
-    # Whoever else opened it at the same time may have done it meanwhile.
+    # Another process may have migrated the file in the meantime.
     migrate(database, _version(path, database))
     database.execute("COMMIT")
 
 
 def _check_tables(path: Path, database: Database) -> None:
-    """Refuse what may compute for ever where a table of ours is expected, or rows are changed.
+    """Reject triggers, and views or virtual tables with names of our tables.
 
-    Views of others stay: nothing of ours reads them.
+    Triggers could change rows; views and virtual tables could compute without end. Views with other
+    names are accepted, because traceprof does not read them.
     """
     others = database.execute(
         "SELECT type, name FROM sqlite_master"
@@ -276,7 +289,7 @@ def _check_tables(path: Path, database: Database) -> None:
 
 
 def _version(path: Path, database: Database) -> int:
-    """Return the version of the schema, 0 of an empty file."""
+    """Return the schema version; 0 for an empty file."""
     ((owner,),) = database.execute("PRAGMA application_id").fetchall()
     ((version,),) = database.execute("PRAGMA user_version").fetchall()
     if owner != APPLICATION_ID:
@@ -294,16 +307,17 @@ def _version(path: Path, database: Database) -> int:
     return int(version)
 
 
-def _shortly(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "text that is not UTF-8"
     return f"{type(error).__name__}: {error}"
 
 
-def _reason(error: sqlite3.Error) -> str:
+def _describe_sqlite_error(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text:
-        return f"locked for {_BUSY_S:.0f} s by another program, or the file system has no locks"
+        seconds = f"{_LOCK_WAIT_S:.0f} s"
+        return f"locked for {seconds} by another program, or the file system has no locks"
     if "readonly" in text:
         return "cannot write: the file or its folder is read-only"
     return text

@@ -1,9 +1,9 @@
-"""Tables whose columns are declared (`traceprof.model.results`): made, widened, written and read.
+"""Create, extend, write, and read tables with declared columns (`traceprof.model.results`).
 
-Each has ``run_id`` and ``row`` in front, its key, and a column for every declared one. A table
-that lacks a column gets it when a row needs it; a column that is declared no longer stays. Cells
-come back exact, and are plain wherever they can be: one that is not of its column's kind (a note
-among numbers, a tuple) is kept as ``json:…``.
+Each table has the key columns ``run_id`` and ``row``, and a column per declared column. A missing
+column is added when a row needs it; a column that is no longer declared remains. Values are
+restored exactly. Cells are plain values if possible; a cell that does not match the type of its
+column (a note among numbers, a tuple) is stored as ``json:…``.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _AFFINITIES: Final[Mapping[Unit, str]] = {
     Unit.NUMBER: "NUMERIC",
     Unit.TEXT: "TEXT",
 }
-"""How SQLite declares the columns of a unit. A fraction in a column of integers stays one."""
+"""SQLite column type of each unit; a fraction in an integer column remains a fraction."""
 
-_PACKED: Final = "json:"
-_EXACT: Final = 1 << 53  # whole numbers beyond it are not exact as floats
+_JSON_PREFIX: Final = "json:"
+_MAX_EXACT_INT: Final = 1 << 53  # floats do not represent all larger integers exactly
 _NOTE, _TUPLE, _FLOAT = "$note", "$tuple", "$float"
 
 
 def sqlite_type(unit: Unit) -> str:
-    """Return how SQLite declares a column of ``unit``."""
+    """Return the SQLite type of a column of ``unit``."""
     return _AFFINITIES[unit]
 
 
 def as_cells(unit: Unit, values: Sequence[Any]) -> list[Cell]:
-    """Return the values of a column of ``unit`` as SQLite keeps them."""
+    """Return the values of a column of ``unit`` as SQLite cells."""
     return [_as_cell(unit, value) for value in values]
 
 
@@ -59,27 +59,30 @@ def _as_cell(unit: Unit, value: Any) -> Cell:
         return None if math.isnan(value) else value
     if isinstance(value, str):
         text = storable(value)
-        return text if unit is Unit.TEXT and not text.startswith(_PACKED) else _packed(text)
+        return text if unit is Unit.TEXT and not text.startswith(_JSON_PREFIX) else _json_cell(text)
     if isinstance(value, bool):
-        return int(value) if unit is Unit.FLAG else _packed(value)
+        return int(value) if unit is Unit.FLAG else _json_cell(value)
     if isinstance(value, int) and unit is not Unit.TEXT:
         return value
-    return _packed(value)
+    return _json_cell(value)
 
 
-def _packed(value: Any) -> str:
-    return _PACKED + to_json(value)
+def _json_cell(value: Any) -> str:
+    return _JSON_PREFIX + to_json(value)
 
 
 def as_column(unit: Unit, cells: Sequence[Any]) -> Array:
-    """Return the cells of a column of ``unit`` as a table has them.
+    """Return the SQLite cells of a column of ``unit`` as a table column.
 
-    Whole numbers stay whole; beside unknown ones they are floats where these are exact, else
-    Python's.
+    Whole numbers remain integers. If some cells are unknown, the column is float64 if that is
+    exact, otherwise it contains Python objects.
+
+    Raises:
+        ValueError: a column of numbers contains text.
     """
     values = [
-        from_json(cell[len(_PACKED) :])
-        if isinstance(cell, str) and cell.startswith(_PACKED)
+        from_json(cell[len(_JSON_PREFIX) :])
+        if isinstance(cell, str) and cell.startswith(_JSON_PREFIX)
         else cell
         for cell in cells
     ]
@@ -91,28 +94,29 @@ def as_column(unit: Unit, cells: Sequence[Any]) -> Array:
         flags = [bool(value) if isinstance(value, int) else value for value in values]
         is_plain = flags and all(isinstance(flag, bool) for flag in flags)
         return np.array(flags, np.bool_) if is_plain else objects(flags)
-    kind = _kind_of_numbers(unit, values)
-    return objects(values) if kind is object else np.array(values, kind)  # of None NaN
+    kind = _dtype_of_numbers(unit, values)
+    return objects(values) if kind is object else np.array(values, kind)  # None becomes NaN
 
 
-def _kind_of_numbers(unit: Unit, values: Sequence[Any]) -> Any:
+def _dtype_of_numbers(unit: Unit, values: Sequence[Any]) -> Any:
+    """Return the numpy dtype that represents all values exactly."""
     known = [value for value in values if value is not None]
     if not all(type(value) in (int, float) for value in known) or not values:
         return object
     is_whole = all(type(value) is int for value in known)
     if is_whole and len(known) == len(values) and _AFFINITIES[unit] != "REAL":
         return np.int64
-    is_exact = all(abs(value) <= _EXACT for value in known if type(value) is int)
+    is_exact = all(abs(value) <= _MAX_EXACT_INT for value in known if type(value) is int)
     return np.float64 if is_exact else object
 
 
 def to_json(value: Any) -> str:
-    """Return ``value`` as JSON: notes, tuples and infinite numbers come back as they are."""
+    """Return ``value`` as JSON; `from_json` restores notes, tuples, and infinite numbers."""
     return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def to_plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it; what is not known is null."""
+    """Return ``value`` as a plain JSON value; an unknown value becomes null."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None:
         return None
@@ -138,11 +142,12 @@ def _plain_float(value: float) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Return what `to_json` made ``text`` of."""
+    """Return the value from which `to_json` made ``text``."""
     return json.loads(text, object_hook=_restored)
 
 
 def _restored(found: dict[str, Any]) -> Any:
+    """Restore a note, a tuple, or an infinite number from its JSON object."""
     if len(found) != 1:
         return found
     ((name, value),) = found.items()
@@ -153,34 +158,37 @@ def _restored(found: dict[str, Any]) -> Any:
     return float(value) if name == _FLOAT else found
 
 
-_OWN: Final = ("run_id", "row")
+_KEY_COLUMNS: Final = ("run_id", "row")
 OF_RUN: Final = "run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE"
-"""How SQLite declares the run that a row belongs to, and goes with."""
+"""SQLite declaration of the run of a row; the row is deleted with its run."""
 
 
-_RESULT: Final = "result_"
+_RESULT_PREFIX: Final = "result_"
 
 
 def is_declared(name: str) -> bool:
-    """Return whether a table of this name is one of those that are made here."""
-    return name.lower().startswith(_RESULT) or any(
-        name.lower() == own.name for own in SUMMARY.tables
+    """Return whether a table with this name is a declared table."""
+    return name.lower().startswith(_RESULT_PREFIX) or any(
+        name.lower() == table.name for table in SUMMARY.tables
     )
 
 
 def table_name(result: str, table: str) -> str:
-    """Return the name of a table of a result: ``kernels``' ``kernels`` is result_kernels."""
+    """Return the SQLite name of a result table, such as result_kernels or result_steps__phases.
+
+    Dashes become underscores. The name of the table is omitted if it is the name of the result.
+    """
     parts = [result] if result == table else [result, table]
-    return _RESULT + "__".join(part.replace("-", "_") for part in parts)
+    return _RESULT_PREFIX + "__".join(part.replace("-", "_") for part in parts)
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
+    """Return a name as an SQL identifier; it may contain any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def rename_column(database: Database, table: str, old: str, new: str) -> None:
-    """Call the column ``old`` of ``table`` ``new``, where a file has them."""
+    """Rename the column ``old`` of ``table`` to ``new``, if the file has it."""
     if old.lower() in _columns_of(database, table):
         database.execute(
             f"ALTER TABLE {quoted(table)} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
@@ -188,12 +196,12 @@ def rename_column(database: Database, table: str, old: str, new: str) -> None:
 
 
 def ensure_table(database: Database, name: str, columns: Sequence[Column]) -> None:
-    """Make the table ``name``, or give it those of ``columns`` that it lacks.
+    """Create the table ``name``, or add the columns that it lacks.
 
-    Its rows lie by run, and go with it.
+    Rows are ordered by run, and deleted with their run.
     """
-    known = _columns_of(database, name)
-    if not known:
+    existing = _columns_of(database, name)
+    if not existing:
         lines = [
             f'{OF_RUN}, "row" INTEGER NOT NULL',
             *map(_declaration, columns),
@@ -202,15 +210,15 @@ def ensure_table(database: Database, name: str, columns: Sequence[Column]) -> No
         database.execute(f"CREATE TABLE {quoted(name)} ({', '.join(lines)}) WITHOUT ROWID")
         return
     for column in columns:
-        if column.name.lower() not in known:
+        if column.name.lower() not in existing:
             database.execute(f"ALTER TABLE {quoted(name)} ADD COLUMN {_declaration(column)}")
 
 
 def insert_cells(
     database: Database, name: str, run_id: int, columns: Mapping[str, Sequence[Cell]]
 ) -> int:
-    """Put rows, column by column, into the table ``name``; return how many."""
-    names = [*_OWN, *columns]
+    """Insert rows, given by column, into the table ``name``; return their number."""
+    names = [*_KEY_COLUMNS, *columns]
     n_rows = len(next(iter(columns.values()), ()))
     database.conn.executemany(
         f"INSERT INTO {quoted(name)} ({', '.join(map(quoted, names))}) "
@@ -223,10 +231,10 @@ def insert_cells(
 def read_cells(
     database: Database, name: str, run_id: int, columns: Sequence[str]
 ) -> dict[str, Sequence[Cell]]:
-    """Return the columns of the rows of a run in the table ``name``, in their order.
+    """Return the columns of a run's rows in the table ``name``, in order.
 
     Raises:
-        ValueError: it is the name of no table of ours, which were looked at.
+        ValueError: the table is not a declared table, and therefore was not checked.
     """
     if not is_declared(name):
         raise ValueError(f"invalid table name {name!r}")
@@ -239,7 +247,7 @@ def read_cells(
 
 
 def _columns_of(database: Database, name: str) -> set[str]:
-    """Return the columns of a table as SQLite compares them; none where there is no table."""
+    """Return the column names of a table in lower case; an empty set if there is no table."""
     return {name.lower() for _, name, *_ in database.execute(f"PRAGMA table_info({quoted(name)})")}
 
 

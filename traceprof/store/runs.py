@@ -1,4 +1,4 @@
-"""The runs that are kept: added whole, found by name, labelled, removed."""
+"""Add, find, label, and remove the runs of the database."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _NUMBER: Final = re.compile(r"#?(\d+)")
 
 
 def check_name(name: str) -> str:
-    """Return ``name``, which a run may bear.
+    """Return ``name`` if it is valid for a run.
 
     Raises:
-        UsageError: it may not: it would be mistaken for something else, or cannot be written.
+        UsageError: the name could be confused with something else, or cannot be written.
     """
     name = storable(name)
     if not name.strip() or name != name.strip() or not name.isprintable():
@@ -42,7 +42,7 @@ def check_name(name: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """Return a name that a run may bear, made of ``text`` that nobody chose to be one."""
+    """Return a valid run name made from ``text``, which was not chosen as a name."""
     shown = "".join(c if c.isprintable() else " " for c in storable(text))
     name = " ".join(shown.split()).removeprefix("label:").lstrip("- ")
     if not name:
@@ -53,10 +53,13 @@ def as_name(text: str) -> str:
 def _find(
     database: Database | None, text: str, path: Path, *, exactly: bool = False
 ) -> tuple[int, str]:
-    """Return the number and the name of the run that ``text`` means in the database ``path``.
+    """Return number and name of the run that ``text`` identifies in the database ``path``.
 
-    That is its name, its number, or, unless ``exactly`` is asked for, how its name and no other
-    begins.
+    ``text`` is its name, its number, or, unless ``exactly`` is set, a unique prefix of its name.
+
+    Raises:
+        UsageError: the prefix matches several runs.
+        StoreError: no run matches.
     """
     query = "SELECT name, id FROM runs ORDER BY id"
     known: dict[str, int] = {} if database is None else dict(database.execute(query).fetchall())
@@ -70,14 +73,16 @@ def _find(
     if len(found) == 1:
         return known[found[0]], found[0]
     if found:
-        raise UsageError(f"{text!r} matches several runs: {_some(found)}; type more of the name")
+        raise UsageError(
+            f"{text!r} matches several runs: {_list_some(found)}; type more of the name"
+        )
     close = get_close_matches(text, known, n=3)
-    hint = f"did you mean {_some(close)}?" if close else f"stored runs: {_some([*known])}"
-    there = f"no run with this name in {path}; {hint}" if known else f"{path} contains no runs"
-    raise StoreError(f"no run {text!r}: no such file, and {there}")
+    hint = f"did you mean {_list_some(close)}?" if close else f"stored runs: {_list_some([*known])}"
+    reason = f"no run with this name in {path}; {hint}" if known else f"{path} contains no runs"
+    raise StoreError(f"no run {text!r}: no such file, and {reason}")
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
+def _list_some(names: Sequence[str], most: int = 5) -> str:
     more = f" … ({len(names)} in total)" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -89,7 +94,7 @@ _COLUMNS: Final = (
 
 
 class Measure(NamedTuple):
-    """A measure of a run, with the unit that columns of results have; None: not known."""
+    """A measure of a run, with its unit; a value of None is unknown."""
 
     value: float | None
     unit: str
@@ -97,10 +102,11 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a list of runs tells of one; ``measures`` are those of its table, by name.
+    """A run in a list of runs; ``measures`` contains its single numbers by name.
 
-    ``environment`` has what recorded it and how its program ended, where that is known; ``ended``
-    is how each start of a rank did (finished, killed, failed).
+    ``environment`` contains the recorder and the exit code of the program, if known. ``ended`` is
+    the outcome of each start of each rank: finished, killed, or failed. ``typed`` contains the
+    cells of the table row from which the run was read, by heading.
     """
 
     number: int
@@ -118,46 +124,54 @@ class Kept:
     typed: Mapping[str, str]
 
     def text_of(self, name: str) -> str:
-        """Return a label; else the cell of the row it was typed in, by the column's first words."""
+        """Return a label, or the typed cell of the first column whose heading begins with ``name``.
+
+        The result is "" if the run has neither. Names are compared by their words, without case.
+        """
         if name in self.labels:
             return self.labels[name]
-        plain = _plain(name)
-        for every in (self.labels, self.typed):
-            for own, text in every.items():
-                if f"{_plain(own)}_".startswith(f"{plain}_"):
+        plain = _plain_name(name)
+        for texts in (self.labels, self.typed):
+            for key, text in texts.items():
+                if f"{_plain_name(key)}_".startswith(f"{plain}_"):
                     return text
         return ""
 
-    def is_such(self, wanted: Mapping[str, str]) -> bool:
-        """Return whether it tells all of ``wanted``; * and ? stand for any letters."""
-        told = ((self.text_of(name), text) for name, text in wanted.items())
-        return all(own and (own == text or fnmatchcase(own, text)) for own, text in told)
+    def has_labels(self, wanted: Mapping[str, str]) -> bool:
+        """Return whether labels or typed cells match all of ``wanted``; * and ? are wildcards."""
+        pairs = ((self.text_of(name), pattern) for name, pattern in wanted.items())
+        return all(
+            text and (text == pattern or fnmatchcase(text, pattern)) for text, pattern in pairs
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The database of runs in one file, which is made when the first run is added.
+    """The run database in one file, which is created when the first run is added.
 
-    Every call opens the file, does one thing wholly or not at all, and closes it: any number of
-    processes may use it at once. A run is named by its name, by its number (``12`` or ``#12``), or
-    by how its name, and no other, begins.
+    Each call opens the file, executes one transaction, and closes it; any number of processes can
+    use the file at the same time. A run is identified by its name, its number (``12`` or ``#12``),
+    or a unique prefix of its name.
     """
 
     path: Path
 
     @classmethod
     def at(cls, path: Path | str | None = None) -> Store:
-        """Return the database in ``path``; None: where TRACEPROF_RUNS says, else the user's."""
+        """Return the database in ``path``.
+
+        None selects TRACEPROF_RUNS or the user's default file.
+        """
         return cls(default_path() if path is None else Path(path).expanduser())
 
     def add(self, run: Summary, *, numbered: bool = False, replaces: bool = False) -> str:
-        """Keep ``run`` and return its name.
+        """Add ``run`` and return its name.
 
-        Where the name is taken, ``replaces`` drops the run that bears it, and ``numbered`` calls
-        this one ``name-2``, ``name-3`` …
+        If the name is taken, ``replaces`` deletes the run with this name, and ``numbered`` names
+        the new run ``name-2``, ``name-3`` …
 
         Raises:
-            UsageError: the name is taken, or cannot be one.
+            UsageError: the name is taken or invalid.
             StoreError: the database cannot be written.
         """
         return self.add_all([run], numbered=numbered, replaces=replaces)[0]
@@ -165,18 +179,18 @@ class Store:
     def add_all(
         self, runs: Sequence[Summary], *, numbered: bool = False, replaces: bool = False
     ) -> list[str]:
-        """Keep all of ``runs`` or none, as `add` does, and return their names."""
+        """Add all of ``runs``, or none of them, as `add` does; return their names."""
         for run in runs:
             check_name(run.name)
         with writing(self.path) as database:
-            return [_add(database, run, numbered, replaces) for run in runs]
+            return [_add_run(database, run, numbered, replaces) for run in runs]
 
     def get(self, text: str) -> Summary:
-        """Return the run that ``text`` names.
+        """Return the run that ``text`` identifies.
 
         Raises:
-            StoreError: there is none.
-            UsageError: there are several.
+            StoreError: no run matches.
+            UsageError: several runs match.
         """
         with reading(self.path) as database:
             number, _ = _find(database, text, self.path)
@@ -184,26 +198,26 @@ class Store:
             return read_summary(database, number)
 
     def listed(self, labels: Mapping[str, str] | None = None) -> list[Kept]:
-        """Return what there is, as it was added: the runs that have all of ``labels``.
+        """Return the runs that have all of ``labels``, in the order in which they were added.
 
-        In these * and ? stand for any letters.
+        The values of ``labels`` may contain the wildcards * and ?.
         """
         with reading(self.path) as database:
-            every = [] if database is None else _listed(database)
-        return [run for run in every if run.is_such(labels or {})]
+            runs = [] if database is None else _list_runs(database)
+        return [run for run in runs if run.has_labels(labels or {})]
 
     def names(self, labels: Mapping[str, str] | None = None) -> list[str]:
-        """Return the names of the runs that have all of ``labels``, as they were added."""
+        """Return the names of the runs with all of ``labels``, in the order of `listed`."""
         return [run.name for run in self.listed(labels)]
 
     def label(
         self, text: str, labels: Mapping[str, str], dropped: Sequence[str] = ()
     ) -> Mapping[str, str]:
-        """Give a run ``labels``, take those called ``dropped``, and return all that it has then.
+        """Add ``labels`` to a run, remove the labels ``dropped``, and return all its labels.
 
         Raises:
-            StoreError: there is no such run.
-            UsageError: there are several, or it has no label that is to go.
+            StoreError: no run matches.
+            UsageError: several runs match, or the run lacks a label of ``dropped``.
         """
         if not self.path.exists():
             _find(None, text, self.path)
@@ -220,12 +234,12 @@ class Store:
             return dict(rows.fetchall())
 
     def remove(self, texts: Sequence[str]) -> list[str]:
-        """Remove the runs that are named, all or none, and return their names.
+        """Remove the given runs, or none of them; return their names.
 
-        A name counts as a whole: how it begins is not enough to lose a run.
+        Names must be complete: a prefix is not sufficient to delete a run.
 
         Raises:
-            StoreError: there is no such run.
+            StoreError: no run matches.
         """
         if not self.path.exists():
             _find(None, texts[0], self.path)
@@ -236,14 +250,15 @@ class Store:
         return list(found.values())
 
 
-def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
+def _add_run(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
+    """Insert a run with all its parts; return its name."""
     name = storable(run.name)
     taken = {name for (name,) in database.execute("SELECT name FROM runs").fetchall()}
     if name in taken and replaces:
         database.execute("DELETE FROM runs WHERE name = ?", [name])
     elif name in taken and numbered:
         others = (f"{name}-{number}" for number in count(2))
-        name = next(one for one in others if one not in taken)
+        name = next(candidate for candidate in others if candidate not in taken)
     elif name in taken:
         raise UsageError(
             f"run {name!r} already exists: choose another name, or replace it with --force"
@@ -265,15 +280,16 @@ def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> st
     return name
 
 
-def _listed(database: Database) -> list[Kept]:
+def _list_runs(database: Database) -> list[Kept]:
+    """Return all runs, in the order in which they were added."""
     labels: dict[int, dict[str, str]] = {}
     for number, label, value in database.execute("SELECT * FROM labels").fetchall():
         labels.setdefault(number, {})[label] = value
     measures: dict[int, dict[str, Measure]] = {}
-    for number, name, *told in database.execute(
+    for number, name, *fields in database.execute(
         "SELECT run_id, measure, value, unit FROM measures"
     ).fetchall():
-        measures.setdefault(number, {})[name] = Measure(*told)
+        measures.setdefault(number, {})[name] = Measure(*fields)
     rows = database.query(
         "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count, "
         "command FROM runs ORDER BY id"
@@ -307,5 +323,5 @@ def _listed(database: Database) -> list[Kept]:
     ]
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[^\w]+", "_", name.lower()).strip("_")

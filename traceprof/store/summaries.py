@@ -1,10 +1,10 @@
-"""A `Summary` as plain JSON values, as rows of the database, and back; without the secrets in it.
+"""Convert a `Summary` to plain JSON values and database rows, and back; mask its secrets.
 
-A file of exported runs, to be given away or kept beside a paper and added again, is
-``{"schema": "traceprof.runs/1", "runs": […]}`` with such runs.
+Runs can be exported to a file, to share or archive them and add them again. The file contains
+``{"schema": "traceprof.runs/1", "runs": […]}``.
 
-``{"name": …, "tables": {"steps": {"period_ns": […], …}}, "results": …}``: what a `Summary` has,
-tables column by column, results with what was declared of them.
+A run is ``{"name": …, "tables": {"steps": {"period_ns": […], …}}, "results": …}``: the fields of a
+`Summary`, with tables by column, and results with their declarations.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 _TEXTS: Final = ("name", "origin", "command", "workload", "window")
 _NUMBERS: Final = ("started_utc_ns", "window_ns", "steps_count", "devices_count")
 _OF_RUN: Final = ""
-"""The result that the run's own tables and notes belong to."""
+"""The result name of the run's own tables and notes."""
 
 
 def plain_run(run: Summary) -> dict[str, Any]:
-    """Return a run as JSON has it."""
+    """Return a run as plain JSON values."""
     rows = _plain_rows(SUMMARY, run.tables, run.notes)
     return {
         **{name: getattr(run, name) for name in (*_TEXTS, *_NUMBERS)},
@@ -53,8 +53,12 @@ def plain_run(run: Summary) -> dict[str, Any]:
 
 def _plain_result(result: Result) -> dict[str, Any]:
     rows = _plain_rows(result.spec, result.tables, result.notes)
-    own = {"tables": rows["tables"], "scalars": dict(result.scalars), "notes": rows["notes"]}
-    return {"declaration": decode(encode(result.spec)), **own}
+    return {
+        "declaration": decode(encode(result.spec)),
+        "tables": rows["tables"],
+        "scalars": dict(result.scalars),
+        "notes": rows["notes"],
+    }
 
 
 def _plain_rows(
@@ -77,15 +81,15 @@ def _plain_rows(
 
 
 def run_of(plain: Mapping[str, Any]) -> Summary:
-    """Return the run that `plain_run` gave, of which all but the name may be missing.
+    """Return the run that `plain_run` converted; all values except the name may be missing.
 
     Raises:
-        LookupError, TypeError, ValueError, AttributeError: it is none.
+        LookupError, TypeError, ValueError, AttributeError: the value is not a run.
     """
-    own: dict[str, Any] = {name: convert(plain.get(name, ""), str) for name in _TEXTS}
-    own |= {name: convert(plain.get(name), int | None) for name in _NUMBERS}
+    fields: dict[str, Any] = {name: convert(plain.get(name, ""), str) for name in _TEXTS}
+    fields |= {name: convert(plain.get(name), int | None) for name in _NUMBERS}
     return Summary(
-        **own,
+        **fields,
         environment=convert(plain.get("environment", {}), dict[str, str]),
         labels=convert(plain.get("labels", {}), dict[str, str]),
         sources=convert(plain.get("sources", ()), tuple[SourceFile, ...]),
@@ -111,7 +115,9 @@ def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> Table:
         raise ValueError(f"columns of {spec.name} differ in length")
     if columns and spec.keys and spec.keys[0] not in plain:
         raise ValueError(f"rows of {spec.name} have no {spec.keys[0]}")
-    return Table({own.name: kept_as.as_column(own.unit, plain[own.name]) for own in columns})
+    return Table(
+        {column.name: kept_as.as_column(column.unit, plain[column.name]) for column in columns}
+    )
 
 
 def _note(plain: Mapping[str, Any]) -> Note:
@@ -119,11 +125,11 @@ def _note(plain: Mapping[str, Any]) -> Note:
 
 
 def write_parts(database: Database, run_id: int, run: Summary) -> None:
-    """Put everything of ``run`` but its row in ``runs`` into the database."""
+    """Write all parts of ``run`` into the database, except its row in ``runs``."""
     add_labels(database, run_id, run.labels)
     variables = run.environment.items()
-    _insert(database, "environment", ((run_id, *map(storable, pair)) for pair in variables))
-    _insert(
+    _insert_rows(database, "environment", ((run_id, *map(storable, pair)) for pair in variables))
+    _insert_rows(
         database,
         "sources",
         (
@@ -145,7 +151,7 @@ def write_parts(database: Database, run_id: int, run: Summary) -> None:
             [run_id, name, place, declaration],
         )
         _write_rows(database, run_id, name, kept.spec, result)
-        _insert(
+        _insert_rows(
             database,
             "scalars",
             (
@@ -157,7 +163,7 @@ def write_parts(database: Database, run_id: int, run: Summary) -> None:
 
 
 def add_labels(database: Database, run_id: int, labels: Mapping[str, str]) -> None:
-    """Give a run labels; one that it has gets the new value."""
+    """Add labels to a run; an existing label gets the new value."""
     database.conn.executemany(
         "INSERT INTO labels VALUES (?, ?, ?) "
         "ON CONFLICT (run_id, label) DO UPDATE SET value = excluded.value",
@@ -168,25 +174,25 @@ def add_labels(database: Database, run_id: int, labels: Mapping[str, str]) -> No
 def _write_rows(
     database: Database, run_id: int, result: str, spec: ResultSpec, plain: Mapping[str, Any]
 ) -> None:
-    """Put the tables and the notes of a result into the database."""
+    """Write the tables and the notes of a result into the database."""
     for name, cells in plain["tables"].items():
         columns = tuple(column for column in spec.table(name) if column.name in cells)
         table = name if result == _OF_RUN else kept_as.table_name(result, name)
         kept_as.ensure_table(database, table, columns)
         n_rows = kept_as.insert_cells(database, table, run_id, cells)
-        known = json.dumps([column.name for column in columns])
+        column_names = json.dumps([column.name for column in columns])
         database.execute(
             "INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?)",
-            [run_id, result, name, table, n_rows, known],
+            [run_id, result, name, table, n_rows, column_names],
         )
     notes = (
         (run_id, result, i, storable(note["template"]), kept_as.to_json(note["values"]))
         for i, note in enumerate(plain["notes"])
     )
-    _insert(database, "notes", notes)
+    _insert_rows(database, "notes", notes)
 
 
-def _insert(database: Database, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+def _insert_rows(database: Database, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
     listed = list(rows)
     if listed:
         marks = ", ".join("?" * len(listed[0]))
@@ -194,14 +200,14 @@ def _insert(database: Database, table: str, rows: Iterable[tuple[Any, ...]]) -> 
 
 
 def _scalar(value: Any) -> kept_as.Cell:
-    """Return a scalar as it is kept: a number as it is, anything else as JSON."""
+    """Return a scalar as a database cell: a number unchanged, any other value as JSON."""
     plain = kept_as.to_plain(value)
     is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
     return plain if plain is None or is_number else kept_as.to_json(value)
 
 
 def read_summary(database: Database, run_id: int) -> Summary:
-    """Return the run of that number."""
+    """Return the run with this number."""
     (row,) = database.query("SELECT * FROM runs WHERE id = ?", [run_id])
     sources = database.execute(
         'SELECT path, format, n_bytes, ranks FROM sources WHERE run_id = ? ORDER BY "row"', [run_id]
@@ -215,8 +221,8 @@ def read_summary(database: Database, run_id: int) -> Summary:
     return run_of(
         {
             **{name: row[name] for name in (*_TEXTS, *_NUMBERS)},
-            "environment": _pairs(database, "name", "environment", run_id),
-            "labels": _pairs(database, "label", "labels", run_id),
+            "environment": _read_pairs(database, "name", "environment", run_id),
+            "labels": _read_pairs(database, "label", "labels", run_id),
             "sources": [
                 {"path": path, "format": kind, "n_bytes": n_bytes, "ranks": json.loads(ranks)}
                 for path, kind, n_bytes, ranks in sources.fetchall()
@@ -249,7 +255,7 @@ def _read_result(
 def _read_tables(
     database: Database, run_id: int, result: str, declaration: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the tables and columns that are known and declared, and the notes of a result."""
+    """Return the tables of a result, with columns that are stored and declared, and its notes."""
     declared = {
         table["name"]: [column["name"] for column in table["columns"]]
         for table in declaration["tables"]
@@ -265,55 +271,57 @@ def _read_tables(
     tables = {}
     for name, table, columns in contents.fetchall():
         if name in declared:
-            known = json.loads(columns)
-            wanted = [column for column in declared[name] if column in known]
+            stored = json.loads(columns)
+            wanted = [column for column in declared[name] if column in stored]
             tables[name] = kept_as.read_cells(database, table, run_id, wanted)
-    told = [
+    plain_notes = [
         {"template": text, "values": kept_as.from_json(values)} for text, values in notes.fetchall()
     ]
-    return {"tables": tables, "notes": told}
+    return {"tables": tables, "notes": plain_notes}
 
 
-def _pairs(database: Database, key: str, table: str, run_id: int) -> dict[str, str]:
+def _read_pairs(database: Database, key: str, table: str, run_id: int) -> dict[str, str]:
     rows = database.execute(f"SELECT {key}, value FROM {table} WHERE run_id = ?", [run_id])
     return dict(rows.fetchall())
 
 
 def masked_run(run: Summary) -> Summary:
-    """Return ``run`` without the secrets in its command, its environment and its addresses."""
+    """Return ``run`` without the secrets in its command, environment, and URLs."""
     return replace(
         run,
-        command=_line(run.command),
-        environment={name: _variable(name, value) for name, value in run.environment.items()},
-        sources=tuple(replace(s, path=_address(s.path)) for s in run.sources),
+        command=_masked_line(run.command),
+        environment={
+            name: _masked_variable(name, value) for name, value in run.environment.items()
+        },
+        sources=tuple(replace(s, path=_masked_address(s.path)) for s in run.sources),
     )
 
 
-def _address(path: str) -> str:
-    """Return an address without its login; a path of this machine is one whatever it is called."""
+def _masked_address(path: str) -> str:
+    """Return a URL without its login; a local path is returned unchanged."""
     return masked_command([path])[0] if "://" in path else path
 
 
-def _line(text: str) -> str:
+def _masked_line(text: str) -> str:
     return " ".join(masked_command(text.split(" ")))
 
 
-def _variable(name: str, value: str) -> str:
-    """Return the value of a variable, whose name may say that it is a secret."""
+def _masked_variable(name: str, value: str) -> str:
+    """Return the value of a variable, masked if its name or value indicates a secret."""
     option = f"--{name}="
     (shown,) = masked_command([option + value])
-    return _line(shown.removeprefix(option)) if shown.startswith(option) else MASK
+    return _masked_line(shown.removeprefix(option)) if shown.startswith(option) else MASK
 
 
-_KIND: Final = "traceprof.runs/"
-SCHEMA: Final = f"{_KIND}1"
-"""The shape of the file; the number grows when a reader of the old one would break."""
+_SCHEMA_PREFIX: Final = "traceprof.runs/"
+SCHEMA: Final = f"{_SCHEMA_PREFIX}1"
+"""Format version of the file; it increases when a reader of the old format would fail."""
 
 _HEAD_BYTES: Final = 4096
 
 
 def exported_runs(runs: Sequence[Summary]) -> str:
-    """Return ``runs`` as the text of such a file, secrets masked."""
+    """Return the text of an export file with ``runs``, with secrets masked."""
     document = {
         "schema": SCHEMA,
         "traceprof": __version__,
@@ -323,7 +331,7 @@ def exported_runs(runs: Sequence[Summary]) -> str:
 
 
 def is_exported(path: Path) -> bool:
-    """Return whether the file ``path`` holds exported runs, of whichever version."""
+    """Return whether the file ``path`` contains exported runs, of any version."""
     if special_file_kind(path):
         return False
     try:
@@ -331,14 +339,14 @@ def is_exported(path: Path) -> bool:
             head = file.read(_HEAD_BYTES).lstrip()
     except OSError:
         return False
-    return head.startswith(b"{") and b'"schema"' in head and _KIND.encode() in head
+    return head.startswith(b"{") and b'"schema"' in head and _SCHEMA_PREFIX.encode() in head
 
 
 def read_exported(path: Path) -> list[Summary]:
-    """Return the runs in the file ``path``.
+    """Return the runs in the export file ``path``.
 
     Raises:
-        StoreError: it cannot be read, is of a version that only newer programs know, or damaged.
+        StoreError: the file cannot be read, has a newer version, or is damaged.
     """
     try:
         document = from_json(path.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""`traceprof try`: from a command line to an answer."""
+"""Run `traceprof try`: from a command line to the effect of each change."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from traceprof.recording.program import find_program
 from traceprof.session import tried
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
-from traceprof.trying.changes import CANNOT, changes_to_try, parse_changes
-from traceprof.trying.experiment import Experiment, Wanted, experiment, pilot, savers
+from traceprof.trying.changes import CODE_CHANGE_ADVICE, changes_to_try, parse_changes
+from traceprof.trying.experiment import Experiment, Wanted, experiment, find_savings, pilot
 from traceprof.trying.judged import ALIKE, FASTER, Outcome
-from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_of
+from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_copy
 
 _NOTEBOOKS: Final = frozenset(
     {"jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "papermill"}
 )
-_MOST_FILES: Final = 8
+_MAX_LISTED_FILES: Final = 8
 
 _TRIED: Final = ResultSpec.of("""
     table changes: one row per change, or per set of changes applied together
@@ -64,10 +64,11 @@ _ABOUT: Final = {TRIED: "effect of each change", "untried": "advice that needs c
 
 @dataclass(frozen=True, slots=True)
 class TryRequest:
-    """What is to be tried.
+    """What to try.
 
-    ``changes`` are texts such as ``workers=8`` (empty: what applies to the program, and what the
-    trace ``trace`` advises). ``is_scratch``: in a copy of the working folder.
+    ``changes`` are texts such as ``workers=8``. If it is empty, traceprof tries the changes that
+    apply to the program, starting with the advice from ``trace``. With ``is_scratch`` the program
+    runs in a copy of the working folder.
     """
 
     command: Sequence[str]
@@ -79,41 +80,41 @@ class TryRequest:
 
 
 def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
-    """Try changes in a program; return what each of them did, in words and as it was measured.
+    """Try changes of a program; return their effects as a comparison, and the measured runs.
 
     Raises:
-        UsageError: a change is not known, or the program is one that cannot be run again.
-        RecordingError: the unchanged program fails, or has no steps.
+        UsageError: a change is unknown, or the program cannot be run repeatedly.
+        RecordingError: the unchanged program fails or has no steps.
         TraceError: the trace cannot be read.
     """
-    _check(request.command)
+    _refuse_notebooks(request.command)
     find_program(request.command)
-    asked = parse_changes(request.changes)
-    predicted = {} if request.trace is None else _predicted(request.trace)
+    requested = parse_changes(request.changes)
+    predicted = {} if request.trace is None else _predicted_savings(request.trace)
     say = request.wanted.say
     with ExitStack() as stack:
         here = Path.cwd()
         plan = TryPlan(request.command, 0, 0, step_from=request.step_from)
         if request.is_scratch:
-            plan = replace(plan, folder=stack.enter_context(scratch_of(here, say)))
+            plan = replace(plan, folder=stack.enter_context(scratch_copy(here, say)))
             before = {}
         else:
             say("the program writes its files in this folder; use --scratch to run it in a copy")
             before = files_in(here)
-        first = pilot(plan, request.wanted)
-        chosen = parse_changes(request.changes, first.facts) if asked else []
-        chosen = chosen or changes_to_try(first.facts, predicted)
-        found = experiment(plan, request.wanted, first, chosen, predicted)
+        pilot_run = pilot(plan, request.wanted)
+        chosen = parse_changes(request.changes, pilot_run.facts) if requested else []
+        chosen = chosen or changes_to_try(pilot_run.facts, predicted)
+        found = experiment(plan, request.wanted, pilot_run, chosen, predicted)
         changed = [] if request.is_scratch else changed_files(here, before)
-    compared = _told(request, found, changed)
+    compared = _make_comparison(request, found, changed)
     if request.trace is not None:
-        measured = list(_of_rules(found))
+        measured = list(_tried_advice(found))
         if measured and request.trace.is_file():
             tried.write_tried_savings(request.trace, measured)
     return compared, found
 
 
-def _check(command: Sequence[str]) -> None:
+def _refuse_notebooks(command: Sequence[str]) -> None:
     names = {Path(part).name for part in command[:3]}
     if names & _NOTEBOOKS or any(part.endswith(".ipynb") for part in command):
         raise UsageError(
@@ -122,8 +123,8 @@ def _check(command: Sequence[str]) -> None:
         )
 
 
-def _predicted(trace: Path) -> dict[str, float]:
-    """Return what the findings of a trace say could be saved, by their rule."""
+def _predicted_savings(trace: Path) -> dict[str, float]:
+    """Return the largest predicted saving (share of the time) per finding rule of a trace."""
     found = answer(open_run([trace]), ["findings"], strict=True)
     best: dict[str, float] = {}
     for row in found.results["findings"].table.rows():
@@ -133,9 +134,9 @@ def _predicted(trace: Path) -> dict[str, float]:
     return best
 
 
-def _told(request: TryRequest, found: Experiment, changed: Sequence[str]) -> Comparison:
+def _make_comparison(request: TryRequest, found: Experiment, changed: Sequence[str]) -> Comparison:
     outcomes = found.outcomes()
-    rows = [_row(found, one) for one in outcomes]
+    rows = [_change_row(found, outcome) for outcome in outcomes]
     runs = [_run_row(number, run) for number, run in enumerate(found.order, 1)]
     results = {
         TRIED: Result(
@@ -148,9 +149,9 @@ def _told(request: TryRequest, found: Experiment, changed: Sequence[str]) -> Com
         )
     }
     untried = [
-        {"rule": rule, "saving_ratio": ratio, "advice": CANNOT[rule]}
-        for rule, ratio in sorted(found.predicted.items(), key=lambda own: -own[1])
-        if rule in CANNOT
+        {"rule": rule, "saving_ratio": ratio, "advice": CODE_CHANGE_ADVICE[rule]}
+        for rule, ratio in sorted(found.predicted.items(), key=lambda item: -item[1])
+        if rule in CODE_CHANGE_ADVICE
     ]
     if untried:
         table = UNTRIED.table("untried").of_rows(untried)
@@ -164,28 +165,28 @@ def _told(request: TryRequest, found: Experiment, changed: Sequence[str]) -> Com
     )
 
 
-def _row(found: Experiment, one: Outcome) -> dict[str, Any]:
-    last = one.runs[-1] if one.runs else TriedRun()
-    known = one.difference
-    row: dict[str, Any] = {"change": one.name, "verdict": one.verdict}
-    if known is not None:
+def _change_row(found: Experiment, outcome: Outcome) -> dict[str, Any]:
+    last = outcome.runs[-1] if outcome.runs else TriedRun()
+    difference = outcome.difference
+    row: dict[str, Any] = {"change": outcome.name, "verdict": outcome.verdict}
+    if difference is not None:
         row |= {
-            "before_ns": known.base,
-            "after_ns": known.new,
-            "saving_ns": known.base - known.new,
-            "saving_ratio": -known.change_ratio,
-            "low_ratio": -known.high_ratio,
-            "high_ratio": -known.low_ratio,
+            "before_ns": difference.base,
+            "after_ns": difference.new,
+            "saving_ns": difference.base - difference.new,
+            "saving_ratio": -difference.change_ratio,
+            "low_ratio": -difference.high_ratio,
+            "high_ratio": -difference.low_ratio,
         }
     peaks = [run.peak_bytes for run in found.base if run.peak_bytes is not None]
     return row | {
-        "predicted_ratio": one.predicted_ratio,
-        "losses": one.losses,
+        "predicted_ratio": outcome.predicted_ratio,
+        "losses": outcome.losses,
         "memory_bytes": last.peak_bytes,
         "memory_before_bytes": max(peaks, default=None),
-        "reason": "" if one.failed is None else one.failed.reason,
-        "breaks": "; ".join(part.change.breaks for part in one.changes),
-        "lines": "; ".join(part.lines for part in one.changes),
+        "reason": "" if outcome.failed is None else outcome.failed.reason,
+        "breaks": "; ".join(part.change.breaks for part in outcome.changes),
+        "lines": "; ".join(part.lines for part in outcome.changes),
     }
 
 
@@ -205,30 +206,30 @@ def _run_row(number: int, run: TriedRun) -> dict[str, Any]:
 
 
 def _verdict(outcomes: Sequence[Outcome]) -> Iterator[Note]:
-    best = next(iter(savers(outcomes)), None)
+    best = next(iter(find_savings(outcomes)), None)
     if best is not None and best.difference is not None:
-        one = best.difference
+        difference = best.difference
         yield Note.of(
             "{change} saves {saved:ns} of {base:ns} per step: {share:ratio} (95% confidence: "
             "{low:ratio} to {high:ratio})",
             change=best.name,
-            saved=one.base - one.new,
-            base=one.base,
-            share=-one.change_ratio,
-            low=-one.high_ratio,
-            high=-one.low_ratio,
+            saved=difference.base - difference.new,
+            base=difference.base,
+            share=-difference.change_ratio,
+            low=-difference.high_ratio,
+            high=-difference.low_ratio,
         )
         yield Note.of("add to the program: {lines}", lines="; ".join(p.lines for p in best.changes))
         if best.losses is not None:
             yield Note.of("losses with this change: {losses}", losses=best.losses)
-    alike = [one for one in outcomes if one.verdict == ALIKE]
-    if best is None and alike:
+    unshown = [outcome for outcome in outcomes if outcome.verdict == ALIKE]
+    if best is None and unshown:
         yield Note("no change makes a significant difference")
-    if alike:
-        reach = max(one.reach_ratio for one in alike)
+    if unshown:
+        reach = max(outcome.reach_ratio for outcome in unshown)
         yield Note.of(
             "no significant difference, within {reach:ratio}: {names}",
-            names=", ".join(one.name for one in alike),
+            names=", ".join(outcome.name for outcome in unshown),
             reach=reach,
         )
     if not outcomes:
@@ -243,14 +244,18 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
         steps=found.plan.n_steps,
         warmup=found.plan.warmup,
     )
-    for one in found.outcomes():
-        known = one.predicted_ratio
-        if known is not None and one.difference is not None and one.verdict in (FASTER, ALIKE):
+    for outcome in found.outcomes():
+        predicted = outcome.predicted_ratio
+        if (
+            predicted is not None
+            and outcome.difference is not None
+            and outcome.verdict in (FASTER, ALIKE)
+        ):
             yield Note.of(
                 "{change}: predicted saving {said:ratio} (from the trace), measured {saved:ratio}",
-                change=one.name,
-                said=known,
-                saved=one.saving_ratio,
+                change=outcome.name,
+                said=predicted,
+                saved=outcome.saving_ratio,
             )
     for remark in found.remarks:
         yield Note(remark)
@@ -258,13 +263,14 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
         yield Note.of(
             "the runs wrote {n:count} file(s) in this folder: {names}",
             n=len(changed),
-            names=", ".join(changed[:_MOST_FILES]) + (" …" if len(changed) > _MOST_FILES else ""),
+            names=", ".join(changed[:_MAX_LISTED_FILES])
+            + (" …" if len(changed) > _MAX_LISTED_FILES else ""),
         )
 
 
-def _of_rules(found: Experiment) -> Iterator[tried.TriedAdvice]:
-    """Yield what single changes saved, by the rules that advise them."""
-    for one in found.outcomes():
-        if len(one.changes) == 1 and one.difference is not None:
-            for rule in one.changes[0].change.rules:
-                yield tried.TriedAdvice(rule, one.name, one.saving_ratio)
+def _tried_advice(found: Experiment) -> Iterator[tried.TriedAdvice]:
+    """Yield the measured savings of single changes, by the rules that advise them."""
+    for outcome in found.outcomes():
+        if len(outcome.changes) == 1 and outcome.difference is not None:
+            for rule in outcome.changes[0].change.rules:
+                yield tried.TriedAdvice(rule, outcome.name, outcome.saving_ratio)

@@ -1,6 +1,6 @@
-"""The changes that can be tried, by name: when one applies, what it does, what it can break.
+"""Define the changes that can be tried: when they apply, what they do, and what they can break.
 
-What makes them in the program is `_traceprof_runtime/changes.py`, by the same names.
+`_traceprof_runtime/changes.py` applies them in the program, under the same names.
 """
 
 from __future__ import annotations
@@ -14,20 +14,28 @@ from traceprof.errors import UsageError
 from traceprof.registries import Registry
 
 Facts = Mapping[str, Any]
-"""What the hooks saw in the program: see `_facts_of` of the runtime's ``trying``."""
+"""What the hooks found in the program: see `_facts_of` in ``trying`` of the runtime."""
 
-_ALWAYS: Final = "traceprof compares the losses with the losses of the unchanged program"
-_SAME: Final = "the losses stay the same: the change does not affect the computation"
+_LOSSES_COMPARED: Final = "traceprof compares the losses with the losses of the unchanged program"
+_LOSSES_SAME: Final = "the losses stay the same: the change does not affect the computation"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of a program.
 
-    ``applies`` says, of what the hooks saw, whether it is worth trying without being asked for
-    (None: only when asked for). ``rules`` are the findings that advise it. ``usual`` is its value
-    where none is given ("" for one that needs none); with ``has_commas`` it may hold some.
-    ``lines`` are what to write into the program, ``{value}`` for the value.
+    Attributes:
+        name: the name on the command line.
+        about: what the change does.
+        breaks: what it can break.
+        lines: the code to add to the program; ``{value}`` stands for the value.
+        applies: returns whether to try the change without a request, given the facts; None: never.
+        rules: the findings that advise the change.
+        checked: what the losses show.
+        usual: returns the default value, given the facts; "" if the change needs no value.
+        environment: returns environment variables for the program, given the value.
+        needs_value: there is no default value.
+        has_commas: the value may contain commas.
     """
 
     name: str
@@ -36,51 +44,51 @@ class Change:
     lines: str
     applies: Callable[[Facts], bool] | None = None
     rules: Sequence[str] = ()
-    checked: str = _ALWAYS
+    checked: str = _LOSSES_COMPARED
     usual: Callable[[Facts], str] = field(default=lambda _facts: "")
     environment: Callable[[str], Mapping[str, str]] = field(default=lambda _value: {})
     needs_value: bool = False
     has_commas: bool = False
 
 
-def _on_gpu(facts: Facts) -> bool:
+def _is_on_gpu(facts: Facts) -> bool:
     return bool(facts.get("on_gpu"))
 
 
 def _loaders(facts: Facts) -> list[dict[str, Any]]:
-    return [one for one in facts.get("loaders", ()) if isinstance(one, dict)]
+    return [loader for loader in facts.get("loaders", ()) if isinstance(loader, dict)]
 
 
-def _modules(facts: Facts, *names: str) -> bool:
+def _has_modules(facts: Facts, *names: str) -> bool:
     return any(facts.get("modules", {}).get(name) for name in names)
 
 
-def _in_32_bits(facts: Facts) -> bool:
-    """Return whether most parameters have 32 bits and nothing casts them."""
+def _is_in_32_bits(facts: Facts) -> bool:
+    """Return whether most parameters are float32 and autocast is off."""
     types = facts.get("parameters", {})
     whole = sum(types.values())
     return bool(whole) and types.get("torch.float32", 0) > whole / 2 and not facts["is_autocast"]
 
 
-def _optimizers(facts: Facts, option: str) -> bool:
-    """Return whether an optimizer of torch knows an option and does without it."""
-    return any(one.get(option) in (None, False) for one in facts.get("optimizers", ()))
+def _has_optimizer_without(facts: Facts, option: str) -> bool:
+    """Return whether a torch optimizer supports an option but does not use it."""
+    return any(optimizer.get(option) in (None, False) for optimizer in facts.get("optimizers", ()))
 
 
 def _is_wrapped(facts: Facts) -> bool:
     return "DistributedDataParallel" in facts.get("wrappers", ())
 
 
-def _few_workers(facts: Facts) -> bool:
-    return any(not own["workers"] and not own["is_stream"] for own in _loaders(facts))
+def _has_loader_without_workers(facts: Facts) -> bool:
+    return any(not loader["workers"] and not loader["is_stream"] for loader in _loaders(facts))
 
 
-def _workers(facts: Facts) -> str:
+def _usual_workers(facts: Facts) -> str:
     return str(max(1, min(8, int(facts.get("cpus") or 1))))
 
 
 def _other_threads(facts: Facts) -> str:
-    """Return all CPUs where there are fewer threads, else half of them."""
+    """Return the number of CPUs if fewer threads are used, otherwise half of it."""
     cpus, threads = int(facts.get("cpus") or 1), int(facts.get("threads") or 1)
     return str(cpus if threads < cpus else max(1, cpus // 2))
 
@@ -93,9 +101,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "worker processes load batches ahead of the loop",
             "memory per worker; datasets with locks or open files; random augmentation",
             "DataLoader(…, num_workers={value}, persistent_workers=True)",
-            _few_workers,
+            _has_loader_without_workers,
             ("input_bound",),
-            usual=_workers,
+            usual=_usual_workers,
         ),
         Change(
             "prefetch_factor",
@@ -103,10 +111,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "host memory",
             "DataLoader(…, prefetch_factor={value})",
             lambda facts: any(
-                own["workers"] and (own["prefetch"] or 2) < 4 for own in _loaders(facts)
+                loader["workers"] and (loader["prefetch"] or 2) < 4 for loader in _loaders(facts)
             ),
             ("input_bound",),
-            _SAME,
+            _LOSSES_SAME,
             lambda _facts: "4",
         ),
         Change(
@@ -115,28 +123,32 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the state of a dataset in a worker persists between epochs",
             "DataLoader(…, persistent_workers=True)",
             lambda facts: any(
-                own["workers"] and not own["is_persistent"] for own in _loaders(facts)
+                loader["workers"] and not loader["is_persistent"] for loader in _loaders(facts)
             ),
             ("input_bound", "slow_steps"),
-            _SAME,
+            _LOSSES_SAME,
         ),
         Change(
             "pin_memory",
             "batches are in pinned memory, so that the GPU can copy them directly",
             "host memory that cannot be paged out",
             "DataLoader(…, pin_memory=True)",
-            lambda facts: _on_gpu(facts) and any(not own["is_pinned"] for own in _loaders(facts)),
+            lambda facts: (
+                _is_on_gpu(facts) and any(not loader["is_pinned"] for loader in _loaders(facts))
+            ),
             ("pageable_copies", "unpinned_memory"),
-            _SAME,
+            _LOSSES_SAME,
         ),
         Change(
             "non_blocking",
             "copies from pinned memory do not block the CPU",
             "a batch that the CPU changes before the copy has finished",
             "batch.to(device, non_blocking=True)",
-            lambda facts: _on_gpu(facts) and any(own["is_pinned"] for own in _loaders(facts)),
+            lambda facts: (
+                _is_on_gpu(facts) and any(loader["is_pinned"] for loader in _loaders(facts))
+            ),
             ("blocking_copies", "exposed_copies", "host_sync"),
-            _SAME,
+            _LOSSES_SAME,
         ),
         Change(
             "channels_last",
@@ -144,7 +156,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last); "
             "x = x.to(memory_format=torch.channels_last)",
-            lambda facts: _modules(facts, "Conv2d", "ConvTranspose2d"),
+            lambda facts: _has_modules(facts, "Conv2d", "ConvTranspose2d"),
             ("layout_conversion",),
         ),
         Change(
@@ -153,7 +165,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last_3d); "
             "x = x.to(memory_format=torch.channels_last_3d)",
-            lambda facts: _modules(facts, "Conv3d", "ConvTranspose3d"),
+            lambda facts: _has_modules(facts, "Conv3d", "ConvTranspose3d"),
             ("layout_conversion",),
         ),
         Change(
@@ -161,7 +173,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "GEMMs and convolutions run in bfloat16 (autocast)",
             "precision of three digits instead of seven",
             "with torch.autocast(device, dtype=torch.bfloat16): …",
-            _in_32_bits,
+            _is_in_32_bits,
             ("precision",),
         ),
         Change(
@@ -176,7 +188,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "GEMMs run in TF32: 10-bit mantissas on tensor cores",
             "products with three digits instead of seven",
             "torch.backends.cuda.matmul.allow_tf32 = True",
-            lambda facts: _on_gpu(facts) and _in_32_bits(facts) and not facts["is_tf32"],
+            lambda facts: _is_on_gpu(facts) and _is_in_32_bits(facts) and not facts["is_tf32"],
             ("precision",),
         ),
         Change(
@@ -193,9 +205,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a new measurement for every new shape; different algorithms in different runs",
             "torch.backends.cudnn.benchmark = True",
             lambda facts: (
-                _on_gpu(facts)
+                _is_on_gpu(facts)
                 and not facts["is_benchmark"]
-                and _modules(facts, "Conv1d", "Conv2d", "Conv3d")
+                and _has_modules(facts, "Conv1d", "Conv2d", "Conv3d")
             ),
         ),
         Change(
@@ -203,7 +215,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the optimizer updates many parameters with one kernel",
             "optimizers without a fused implementation raise an error",
             "torch.optim.AdamW(…, fused=True)",
-            lambda facts: _optimizers(facts, "fused"),
+            lambda facts: _has_optimizer_without(facts, "fused"),
             ("unfused_optimizer", "looped_optimizer", "launch_bound"),
         ),
         Change(
@@ -211,7 +223,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the optimizer updates many parameters at a time",
             "temporary memory of the size of the parameters",
             "torch.optim.AdamW(…, foreach=True)",
-            lambda facts: _optimizers(facts, "foreach"),
+            lambda facts: _has_optimizer_without(facts, "foreach"),
             ("looped_optimizer", "launch_bound"),
         ),
         Change(
@@ -220,14 +232,14 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that reads gradients after zero_grad",
             "optimizer.zero_grad(set_to_none=True)",
             rules=("launch_bound",),
-            checked=_SAME,
+            checked=_LOSSES_SAME,
         ),
         Change(
             "compile",
             "torch.compile compiles the outermost module",
             "minutes of compilation; graph breaks; changing shapes",
             "model = torch.compile(model{value})",
-            lambda facts: _on_gpu(facts) and not _modules(facts, "OptimizedModule"),
+            lambda facts: _is_on_gpu(facts) and not _has_modules(facts, "OptimizedModule"),
             ("launch_bound", "fusable_kernels", "small_kernels"),
         ),
         Change(
@@ -244,7 +256,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DistributedDataParallel(…, bucket_cap_mb={value})",
             _is_wrapped,
             ("small_buckets", "exposed_communication"),
-            _ALWAYS,
+            _LOSSES_COMPARED,
             lambda _facts: "100",
         ),
         Change(
@@ -254,7 +266,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DistributedDataParallel(…, gradient_as_bucket_view=True)",
             _is_wrapped,
             ("exposed_communication",),
-            _SAME,
+            _LOSSES_SAME,
         ),
         Change(
             "static_graph",
@@ -270,7 +282,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "model.register_comm_hook(None, default_hooks.{value}_compress_hook)",
             _is_wrapped,
             ("exposed_communication", "host_communication"),
-            _ALWAYS,
+            _LOSSES_COMPARED,
             lambda _facts: "bf16",
         ),
         Change(
@@ -278,9 +290,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "CPU operators use this number of threads",
             "a different order of summation",
             "OMP_NUM_THREADS={value}",
-            lambda facts: not _on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
+            lambda facts: not _is_on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
             ("host_code",),
-            _ALWAYS,
+            _LOSSES_COMPARED,
             _other_threads,
             lambda value: {"OMP_NUM_THREADS": value, "MKL_NUM_THREADS": value},
         ),
@@ -291,7 +303,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "OMP_PROC_BIND={value}",
             None,
             ("host_code",),
-            _SAME,
+            _LOSSES_SAME,
             lambda _facts: "close",
             lambda value: {"OMP_PROC_BIND": value, "OMP_PLACES": "cores"},
         ),
@@ -302,7 +314,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "PYTORCH_CUDA_ALLOC_CONF={value}",
             None,
             ("allocations",),
-            _SAME,
+            _LOSSES_SAME,
             lambda _facts: "expandable_segments:True",
             lambda value: {"PYTORCH_CUDA_ALLOC_CONF": value},
             has_commas=True,
@@ -314,7 +326,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "gc.collect(); gc.freeze(); gc.disable()",
             None,
             ("slow_steps", "host_code"),
-            _SAME,
+            _LOSSES_SAME,
         ),
         Change(
             "env",
@@ -336,33 +348,33 @@ CHANGES: Final[Registry[Change]] = Registry(
     ),
 )
 
-_NAMES: Final = frozenset(one.name for one in CHANGES)
+_NAMES: Final = frozenset(change.name for change in CHANGES)
 
-CANNOT: Final[Mapping[str, str]] = {
+CODE_CHANGE_ADVICE: Final[Mapping[str, str]] = {
     "host_sync": "Keep losses on the GPU and read them every 50 steps: the program waits for the "
     "GPU in .item(), .cpu(), or print.",
     "host_code": "Move Python work out of the training loop.",
     "slow_steps": "Log, evaluate, and save checkpoints less often: single steps take longer.",
     "straggler": "Check the data and the machine of the straggler: the other ranks wait for it.",
 }
-"""Findings whose advice needs a change of the program's code, and the advice."""
+"""Advice for findings that need a change of the program's code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A change with its value; several are made together, separated by + in texts."""
+class ChosenChange:
+    """A change with its value; texts join changes that are applied together with +."""
 
     change: Change
     value: str
 
     @property
     def text(self) -> str:
-        """How it is written: ``workers=8``."""
+        """The change as the user writes it: ``workers=8``."""
         return f"{self.change.name}={self.value}" if self.value else self.change.name
 
     @property
     def lines(self) -> str:
-        """What to write into the program."""
+        """The code to add to the program."""
         value = self.value
         if self.change.name == "compile" and value:
             value = f', mode="{value}"'
@@ -370,24 +382,24 @@ class Chosen:
 
 
 def change_named(name: str) -> Change:
-    """Return the change called ``name``.
+    """Return the change with this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the change is unknown.
     """
     for change in CHANGES:
         if change.name == name:
             return change
-    raise UsageError(f"unknown change {name!r}; use {', '.join(one.name for one in CHANGES)}")
+    raise UsageError(f"unknown change {name!r}; use {', '.join(item.name for item in CHANGES)}")
 
 
-def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chosen]:
-    """Return the changes that texts such as ``channels_last,workers=8`` name.
+def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[ChosenChange]:
+    """Return the changes in texts such as ``channels_last,workers=8``.
 
     Raises:
-        UsageError: one is not known, or needs a value.
+        UsageError: a change is unknown or needs a value.
     """
-    found: list[Chosen] = []
+    found: list[ChosenChange] = []
     for text in (part.strip() for whole in texts for part in whole.split(",")):
         if not text:
             continue
@@ -401,26 +413,26 @@ def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chos
             raise UsageError(f"--change {text} needs a value: use --change {name}=VALUE")
         if name == "env" and "=" not in value:
             raise UsageError(f"--change {text}: expected env=NAME=VALUE")
-        found.append(Chosen(change, value))
+        found.append(ChosenChange(change, value))
     return found
 
 
-def changes_to_try(facts: Facts, predicted: Mapping[str, float]) -> list[Chosen]:
-    """Return the changes that apply to a program, those first that save most by its trace.
+def changes_to_try(facts: Facts, predicted: Mapping[str, float]) -> list[ChosenChange]:
+    """Return the changes that apply to a program, the largest predicted saving first.
 
     Args:
-        facts: what the hooks saw.
-        predicted: the share of the time that a finding says could be saved, by its rule.
+        facts: what the hooks found.
+        predicted: the predicted saving as a share of the time, by finding rule.
     """
     found = [
-        Chosen(change, change.usual(facts))
+        ChosenChange(change, change.usual(facts))
         for change in CHANGES
         if change.applies is not None and change.applies(facts)
     ]
     return sorted(found, key=lambda one: -(predicted_ratio(one, predicted) or 0.0))
 
 
-def predicted_ratio(chosen: Chosen, predicted: Mapping[str, float]) -> float | None:
-    """Return the share of the time that the trace's findings give a change; None: none does."""
-    known = [predicted[rule] for rule in chosen.change.rules if rule in predicted]
-    return max(known, default=None)
+def predicted_ratio(chosen: ChosenChange, predicted: Mapping[str, float]) -> float | None:
+    """Return the largest predicted saving of a change as a share of the time, or None."""
+    savings = [predicted[rule] for rule in chosen.change.rules if rule in predicted]
+    return max(savings, default=None)

@@ -1,7 +1,7 @@
-"""The order of runs: the program as it is and with each change, in turns, until it is known enough.
+"""Schedule the runs: the unchanged program and each change alternate until the effects are clear.
 
-What drifts (a machine that warms up, other users) meets all of them alike, since every round runs
-the unchanged program and each change once. Several changes share the runs of the unchanged one.
+Every round runs the unchanged program and each change once. Slow drift (a machine that warms up,
+other users) therefore affects all of them equally. All changes share the unchanged runs.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import numpy as np
 
 from traceprof.comparison.statistics import interval_of_mean
 from traceprof.errors import RecordingError
-from traceprof.trying.changes import Chosen, predicted_ratio
+from traceprof.trying.changes import ChosenChange, predicted_ratio
 from traceprof.trying.judged import FASTER, Outcome, judged
 from traceprof.trying.runs import FAILED, OK, InterruptedTryingError, TriedRun, TryPlan, run_once
 
 _PILOT_STEPS = 12
 _PILOT_WARMUP = 3
-_PILOT_S = 600.0
-"""Nothing is known yet of how long the program takes."""
+_MIN_PILOT_LIMIT_S = 600.0
+"""Time limit of the first run, because the duration of the program is still unknown."""
 
 _WARMUP = 5
-_FEWEST_STEPS, _MOST_STEPS = 20, 200
-_WANTED_RATIO = 0.02
-"""Half of the interval that is aimed at."""
+_MIN_STEPS, _MAX_STEPS = 20, 200
+_TARGET_REACH_RATIO = 0.02
+"""Target for half the confidence interval of a saving, as a share of the step time."""
 
-_ROUNDS, _MOST_ROUNDS = 2, 5
-_MOST_TOGETHER = 4
-_PATIENCE = 5.0
-_LEAST_PATIENCE_S = float(os.environ.get("TRACEPROF_TRY_PATIENCE_S", "60"))
+_MIN_ROUNDS, _MAX_ROUNDS = 2, 5
+_MAX_COMBINED_CHANGES = 4
+_MAX_DURATION_FACTOR = 5.0
+_MIN_LIMIT_S = float(os.environ.get("TRACEPROF_TRY_PATIENCE_S", "60"))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for: steps (None: as many as are needed), at most so many minutes."""
+    """The user's limits: the number of steps (None: as many as necessary) and of minutes."""
 
     n_steps: int | None = None
     minutes: float = 15.0
@@ -47,7 +47,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Experiment:
-    """What was run until now; ``remarks`` are what is odd about it."""
+    """The runs of an experiment so far; ``remarks`` lists problems of the measurement."""
 
     plan: TryPlan
     wanted: Wanted
@@ -55,32 +55,32 @@ class Experiment:
     pilot: TriedRun
     base: list[TriedRun] = field(default_factory=list)
     runs: dict[str, list[TriedRun]] = field(default_factory=dict)
-    chosen: dict[str, Sequence[Chosen]] = field(default_factory=dict)
+    chosen: dict[str, Sequence[ChosenChange]] = field(default_factory=dict)
     order: list[TriedRun] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     is_interrupted: bool = False
     _until_s: float = math.inf
 
     def outcomes(self) -> list[Outcome]:
-        """Return what each change did, in the order in which they were tried."""
+        """Return the outcome of each change, in the order in which they were tried."""
         return [self.outcome(name) for name in self.runs]
 
     def outcome(self, name: str) -> Outcome:
-        """Return what the changes called ``name`` did."""
+        """Return the outcome of the changes named ``name``."""
         changes = self.chosen[name]
-        known = predicted_ratio(changes[0], self.predicted) if len(changes) == 1 else None
-        return judged(changes, self.base, self.runs[name], known)
+        predicted = predicted_ratio(changes[0], self.predicted) if len(changes) == 1 else None
+        return judged(changes, self.base, self.runs[name], predicted)
 
 
 def pilot(plan: TryPlan, wanted: Wanted) -> TriedRun:
-    """Return a first, short run of the unchanged program: what its steps and loaders are like.
+    """Return a short first run of the unchanged program, which shows its steps and data loaders.
 
     Raises:
-        RecordingError: it fails, or its steps cannot be seen.
+        RecordingError: the program fails, or its steps cannot be found.
     """
     wanted.say("running a few steps of the unchanged program")
     n_steps = min(wanted.n_steps or _PILOT_STEPS, _PILOT_STEPS)
-    limit_s = max(_PILOT_S, wanted.minutes * 60)
+    limit_s = max(_MIN_PILOT_LIMIT_S, wanted.minutes * 60)
     try:
         found = run_once(replace(plan, warmup=_PILOT_WARMUP, n_steps=n_steps, limit_s=limit_s))
     except (InterruptedTryingError, KeyboardInterrupt):
@@ -98,130 +98,133 @@ def experiment(
     plan: TryPlan,
     wanted: Wanted,
     first: TriedRun,
-    changes: Sequence[Chosen],
+    changes: Sequence[ChosenChange],
     predicted: Mapping[str, float],
 ) -> Experiment:
-    """Try every change by itself, then those together that save; return what was found.
+    """Try every change alone, then the effective ones together; return the experiment.
 
-    Whatever happens to a change is told of it; Ctrl-C leaves what was measured.
+    The failure of a change becomes part of its outcome. After Ctrl-C the finished runs remain.
 
     Raises:
         RecordingError: the unchanged program fails.
     """
-    plan, remarks = _planned(plan, wanted, first, len(changes))
+    plan, remarks = _plan_runs(plan, wanted, first, len(changes))
     found = Experiment(plan, wanted, predicted, first, remarks=remarks)
     found._until_s = time.monotonic() + wanted.minutes * 60
-    for one in changes:
-        name = one.text
-        found.runs[name], found.chosen[name] = [], (one,)
+    for change in changes:
+        name = change.text
+        found.runs[name], found.chosen[name] = [], (change,)
     try:
-        _rounds(found, list(found.runs))
-        _together(found)
-    except (InterruptedTryingError, KeyboardInterrupt):  # the latter between two runs
+        _run_rounds(found, list(found.runs))
+        _try_together(found)
+    except (InterruptedTryingError, KeyboardInterrupt):  # KeyboardInterrupt: between two runs
         found.is_interrupted = True
         found.remarks.append("interrupted: the results contain only the finished runs")
     found.runs = {name: runs for name, runs in found.runs.items() if runs}
     return found
 
 
-def _planned(
+def _plan_runs(
     plan: TryPlan, wanted: Wanted, first: TriedRun, n_changes: int
 ) -> tuple[TryPlan, list[str]]:
-    """Return how every run is measured, by what the first one showed."""
+    """Return how to measure each run, based on the pilot run, and remarks about it."""
     remarks = []
     available = math.inf if first.is_whole else first.steps_count
     n_steps = wanted.n_steps or _steps_needed(first)
     step_s = first.mean_ns / 1e9
     starting_s = max(0.0, first.took_s - step_s * (_PILOT_WARMUP + len(first.step_ns)))
-    n_runs = _ROUNDS * (1 + n_changes) + _ROUNDS
+    n_runs = _MIN_ROUNDS * (1 + n_changes) + _MIN_ROUNDS
     if wanted.n_steps is None:
         room_s = wanted.minutes * 60 / n_runs - starting_s - _WARMUP * step_s
-        fits = max(_FEWEST_STEPS, int(room_s / step_s)) if step_s else n_steps
+        fits = max(_MIN_STEPS, int(room_s / step_s)) if step_s else n_steps
         n_steps = min(n_steps, fits)
     warmup = _WARMUP
     if warmup + n_steps > available:
         warmup = min(warmup, max(1, int(available) // 4))
         n_steps = int(available) - warmup
         remarks.append(f"the program runs {int(available)} steps; traceprof measures {n_steps}")
-    limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * (starting_s + (warmup + n_steps) * step_s))
+    limit_s = max(_MIN_LIMIT_S, _MAX_DURATION_FACTOR * (starting_s + (warmup + n_steps) * step_s))
     return replace(plan, warmup=warmup, n_steps=max(2, n_steps), limit_s=limit_s), remarks
 
 
 def _steps_needed(first: TriedRun) -> int:
-    """Return how many steps make the interval of a difference as narrow as is wanted."""
+    """Return the number of steps per run that makes the confidence interval narrow enough."""
     low, high = interval_of_mean(first.step_ns)
     reach = (high - low) / 2 / first.mean_ns
     if not math.isfinite(reach):
-        return _FEWEST_STEPS
-    # Of two sides, each of several runs.
-    needed = len(first.step_ns) * (reach * math.sqrt(2) / _WANTED_RATIO) ** 2 / _ROUNDS
-    return int(np.clip(needed, _FEWEST_STEPS, _MOST_STEPS))
+        return _MIN_STEPS
+    # The difference of two sides, each with several runs.
+    needed = len(first.step_ns) * (reach * math.sqrt(2) / _TARGET_REACH_RATIO) ** 2 / _MIN_ROUNDS
+    return int(np.clip(needed, _MIN_STEPS, _MAX_STEPS))
 
 
-def _rounds(found: Experiment, names: Sequence[str]) -> None:
-    """Run the program as it is and with each change in turns, until enough is known of all."""
+def _run_rounds(found: Experiment, names: Sequence[str]) -> None:
+    """Run the unchanged program and each change alternately, until all effects are clear."""
     waiting = list(names)
-    for number in range(_MOST_ROUNDS):
-        if not waiting or (number and _is_late(found)):
+    for number in range(_MAX_ROUNDS):
+        if not waiting or (number and _is_out_of_time(found)):
             break
         _run_base(found)
         for name in waiting:
-            if number and _is_late(found):
+            if number and _is_out_of_time(found):
                 break
-            _run(found, name)
-        waiting = [name for name in waiting if not _is_known(found, name, number + 1)]
+            _run_change(found, name)
+        waiting = [name for name in waiting if not _is_known_enough(found, name, number + 1)]
 
 
-def _is_known(found: Experiment, name: str, n_rounds: int) -> bool:
+def _is_known_enough(found: Experiment, name: str, n_rounds: int) -> bool:
     """Return whether a change needs no further round."""
     runs = found.runs[name]
     if not runs or runs[-1].failure != OK:
         return True
-    return n_rounds >= _ROUNDS and found.outcome(name).reach_ratio <= _WANTED_RATIO
+    return n_rounds >= _MIN_ROUNDS and found.outcome(name).reach_ratio <= _TARGET_REACH_RATIO
 
 
-def _is_late(found: Experiment) -> bool:
+def _is_out_of_time(found: Experiment) -> bool:
+    """Return whether another run would exceed the time limit."""
     return time.monotonic() + found.base[-1].took_s > found._until_s
 
 
 def _run_base(found: Experiment) -> None:
-    run = _told(found, (), found.base)
+    run = _run_and_report(found, (), found.base)
     if run.failure != OK or not len(run.step_ns):
         why = run.reason or "no steps were measured"
         raise RecordingError(f"the unchanged program failed ({run.failure or FAILED}): {why}")
 
 
-def _run(found: Experiment, name: str) -> None:
-    _told(found, found.chosen[name], found.runs[name])
+def _run_change(found: Experiment, name: str) -> None:
+    _run_and_report(found, found.chosen[name], found.runs[name])
 
 
-def _told(found: Experiment, changes: Sequence[Chosen], runs: list[TriedRun]) -> TriedRun:
-    """Run once, add that to ``runs``, and say what came of it: what was said stays."""
-    name = " + ".join(one.text for one in changes) or "unchanged"
+def _run_and_report(
+    found: Experiment, changes: Sequence[ChosenChange], runs: list[TriedRun]
+) -> TriedRun:
+    """Run the program once, append the run to ``runs``, and print its result."""
+    name = " + ".join(chosen.text for chosen in changes) or "unchanged"
     number = len(found.order) + 1
     run = run_once(found.plan, changes)
     found.order.append(run)
     runs.append(run)
-    said = run.reason if run.failure else f"{run.mean_ns / 1e6:.4g} ms per step"
-    found.wanted.say(f"run {number}, {name}: {said} ({run.took_s:.0f} s)")
+    result = run.reason if run.failure else f"{run.mean_ns / 1e6:.4g} ms per step"
+    found.wanted.say(f"run {number}, {name}: {result} ({run.took_s:.0f} s)")
     return run
 
 
-def _together(found: Experiment) -> None:
-    """Add to the best change the next ones, as long as each makes it faster still."""
-    faster = list(savers(found.outcomes()))
+def _try_together(found: Experiment) -> None:
+    """Add further changes to the best one as long as each makes the program faster."""
+    faster = list(find_savings(found.outcomes()))
     if len(faster) < 2:
         return
     best = faster[0]
-    for one in faster[1:_MOST_TOGETHER]:
-        both = (*best.changes, *one.changes)
-        name = " + ".join(change.text for change in both)
-        found.runs[name], found.chosen[name] = [], both
-        for _ in range(_ROUNDS):
-            if _is_late(found):
+    for candidate in faster[1:_MAX_COMBINED_CHANGES]:
+        combined = (*best.changes, *candidate.changes)
+        name = " + ".join(change.text for change in combined)
+        found.runs[name], found.chosen[name] = [], combined
+        for _ in range(_MIN_ROUNDS):
+            if _is_out_of_time(found):
                 break
             _run_base(found)
-            _run(found, name)
+            _run_change(found, name)
             if found.runs[name][-1].failure != OK:
                 break
         if not found.runs[name]:
@@ -232,8 +235,9 @@ def _together(found: Experiment) -> None:
             best = outcome
 
 
-def savers(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield what makes the program faster, most first."""
+def find_savings(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Yield the outcomes that make the program faster, the largest saving first."""
     yield from sorted(
-        (one for one in outcomes if one.verdict == FASTER), key=lambda one: -one.saving_ratio
+        (outcome for outcome in outcomes if outcome.verdict == FASTER),
+        key=lambda outcome: -outcome.saving_ratio,
     )

@@ -1,4 +1,4 @@
-"""What is kept of an experiment in the database of runs: each change is a run, as it is another."""
+"""Convert an experiment into summaries for the run database, one per change."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from traceprof.trying.experiment import Experiment
 from traceprof.trying.runs import OK, TriedRun
 
 _LABEL: Final = "change"
-_NOTHING: Final = "none"
+_UNCHANGED: Final = "none"
 
 
 def summaries_of(found: Experiment, name: str, labels: Mapping[str, str]) -> Iterator[Summary]:
-    """Yield the program as it is and with each change that it stood, each as a run.
+    """Yield a summary of the unchanged program, and of each change with finished runs.
 
-    Their steps are there, so that `compare` can hold them against others.
+    Summaries contain all steps, so that `compare` can compare them with other runs.
     """
     whole = [("", found.base), *found.runs.items()]
     for change, runs in whole:
-        good = [run for run in runs if run.failure == OK and len(run.step_ns)]
-        if good:
-            told = {**labels, _LABEL: change or _NOTHING}
-            yield _summary(f"{name}-{as_name(change or _NOTHING)}", good, told, found)
+        finished = [run for run in runs if run.failure == OK and len(run.step_ns)]
+        if finished:
+            run_labels = {**labels, _LABEL: change or _UNCHANGED}
+            yield _summary(f"{name}-{as_name(change or _UNCHANGED)}", finished, run_labels, found)
 
 
 def _summary(
@@ -38,8 +38,7 @@ def _summary(
 ) -> Summary:
     steps = np.concatenate([run.step_ns for run in runs])
     attempts = np.repeat(np.arange(len(runs)), [len(run.step_ns) for run in runs])
-    first = found.plan.warmup
-    numbers = np.concatenate([first + np.arange(len(run.step_ns)) for run in runs])
+    numbers = np.concatenate([found.plan.warmup + np.arange(len(run.step_ns)) for run in runs])
     measures = [
         _measure("step_period_ns", float(steps.mean()), Unit.NS, "lower"),
         _measure("world_size", float(max(run.ranks_count for run in runs)), Unit.COUNT, ""),
@@ -47,7 +46,7 @@ def _summary(
     peak = max((run.peak_bytes or 0 for run in runs), default=0)
     if peak:
         measures.append(_measure("peak_memory_bytes", float(peak), Unit.BYTES, "lower"))
-    unknown = {one.name: np.full(len(steps), np.nan) for one in SUMMARY.table("steps")}
+    unknown = {column.name: np.full(len(steps), np.nan) for column in SUMMARY.table("steps")}
     table = Table(
         {
             **unknown,

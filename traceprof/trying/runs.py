@@ -1,4 +1,4 @@
-"""One run of the program, with changes or as it is: what its steps took, or why it failed."""
+"""Run the program once, with or without changes, and return its step times or its failure."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ from traceprof.recording.program import (
 )
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.spool import read_object
-from traceprof.trying.changes import Chosen
+from traceprof.trying.changes import ChosenChange
 
-_CANNOT: Final = 97  # the exit code of a program in which a change cannot be made
+_EXIT_CANNOT_CHANGE: Final = 97  # exit code of a program to which a change cannot be applied
 _OUT_OF_MEMORY: Final = re.compile(
     r"OutOfMemoryError|CUDA out of memory|MemoryError|DefaultCPUAllocator: can't allocate"
     r"|Cannot allocate memory"
 )
-_KILLED: Final = 128 + 9
-_LONGEST: Final = 200
-_OUR_WORDS: Final = "traceprof: "
+_EXIT_KILLED: Final = 128 + 9
+_MAX_REASON_CHARS: Final = 200
+_OUR_PREFIX: Final = "traceprof: "
 
 OK: Final = ""
 OUT_OF_MEMORY, HANGS, DIVERGED, FAILED = "out of memory", "hangs", "diverges", "fails"
-NOT_HERE: Final = "cannot be made"
+NOT_APPLICABLE: Final = "cannot be made"
 
 
 @dataclass(frozen=True, slots=True)
 class TryPlan:
-    """How a run is measured: so many steps after so many, in at most so many seconds.
+    """How to measure a run.
 
-    ``folder`` is where the program runs; None: here.
+    A run measures ``n_steps`` steps after ``warmup`` steps, in at most ``limit_s`` seconds.
+    ``folder`` is the working folder of the program; None means the current one.
     """
 
     command: Sequence[str]
@@ -62,15 +63,24 @@ class TryPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TriedRun:
-    """What a run gave.
+    """The result of a run.
 
-    ``failure`` is OK, or what kind of failure it was, ``reason`` in words. ``step_ns``: of each
-    step that was measured the mean of all ranks. ``losses``: by step, the same mean. ``facts``:
-    what the hooks saw. ``is_whole``: as many steps as were asked for. ``took_s``: the run from
-    start to end.
+    Attributes:
+        changes: the changes that were applied.
+        failure: OK, or the kind of failure.
+        reason: the reason for the failure, in words.
+        step_ns: the time of each measured step, as the mean of all ranks.
+        losses: the loss by step, as the mean of all ranks.
+        peak_bytes: peak memory; None if unknown.
+        facts: what the hooks found.
+        is_whole: the run had all requested steps.
+        steps_count: the number of steps.
+        ranks_count: the number of ranks.
+        exit_code: the exit code of the program.
+        took_s: the duration of the run.
     """
 
-    changes: Sequence[Chosen] = ()
+    changes: Sequence[ChosenChange] = ()
     failure: str = OK
     reason: str = ""
     step_ns: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
@@ -85,27 +95,28 @@ class TriedRun:
 
     @property
     def name(self) -> str:
-        """The changes, as they are written; "" for none."""
-        return " + ".join(one.text for one in self.changes)
+        """The changes as the user writes them; "" without changes."""
+        return " + ".join(change.text for change in self.changes)
 
     @property
     def mean_ns(self) -> float:
-        """The mean step; NaN where none was measured."""
+        """The mean step time; NaN if no step was measured."""
         return float(self.step_ns.mean()) if len(self.step_ns) else math.nan
 
 
 class InterruptedTryingError(Exception):
-    """Somebody pressed Ctrl-C, or sent a signal: what was measured until then is told."""
+    """The user pressed Ctrl-C or sent a signal; the finished runs are still reported."""
 
 
-def run_once(plan: TryPlan, changes: Sequence[Chosen] = ()) -> TriedRun:
-    """Run the program and return what it gave.
+def run_once(plan: TryPlan, changes: Sequence[ChosenChange] = ()) -> TriedRun:
+    """Run the program and return the result.
 
     Raises:
-        RecordingError: it cannot be started.
-        InterruptedTryingError: it was ended by a signal that came to us.
+        RecordingError: the program cannot be started.
+        InterruptedTryingError: a signal to traceprof ended the run.
     """
-    with _work_folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="traceprof-try-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         log = folder / "said.txt"
         program = Program(is_apart=True)
         begun_s = time.monotonic()
@@ -135,90 +146,91 @@ def run_once(plan: TryPlan, changes: Sequence[Chosen] = ()) -> TriedRun:
             raise InterruptedTryingError
         took_s = time.monotonic() - begun_s
         records = [read_object(path) for path in sorted(folder.glob("try.*.json"))]
-        said = said_in(log)
+        output = read_output_log(log)
         imported_torch = any(folder.glob("process.*.json"))
-    found = _measured(changes, [one for one in records if one], code, took_s)
-    failure, reason = _failure(found, plan, said, code, is_overdue=bool(overdue))
+    found = _merge_ranks(changes, [record for record in records if record], code, took_s)
+    failure, reason = _classify_failure(found, plan, output, code, is_overdue=bool(overdue))
     if not failure and not found.steps_count:
         failure, reason = FAILED, _why_no_steps(plan.command, imported_torch=imported_torch)
     return replace(found, failure=failure, reason=reason)
 
 
-def _environment(folder: Path, plan: TryPlan, changes: Sequence[Chosen]) -> dict[str, str]:
+def _environment(folder: Path, plan: TryPlan, changes: Sequence[ChosenChange]) -> dict[str, str]:
     request = RecordRequest(plan.command, folder / "unused", step_from=plan.step_from)
     environment = child_environment(folder, request)
-    for one in changes:
-        environment |= one.change.environment(one.value)
+    for chosen in changes:
+        environment |= chosen.change.environment(chosen.value)
     return environment | {
         "TRACEPROF_TRY": f"{plan.warmup},{plan.n_steps}",
-        "TRACEPROF_CHANGES": "\n".join(f"{one.change.name}={one.value}" for one in changes),
+        "TRACEPROF_CHANGES": "\n".join(
+            f"{chosen.change.name}={chosen.value}" for chosen in changes
+        ),
         "TRACEPROF_EMITTER": "spool",
     }
 
 
-@contextmanager
-def _work_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="traceprof-try-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _measured(
-    changes: Sequence[Chosen], records: Sequence[Mapping[str, Any]], code: int, took_s: float
+def _merge_ranks(
+    changes: Sequence[ChosenChange], records: Sequence[Mapping[str, Any]], code: int, took_s: float
 ) -> TriedRun:
-    """Return what the ranks of a run wrote: of each step the mean of all."""
-    series = [np.array(one["step_s"], np.float64) * 1e9 for one in records if one.get("step_s")]
+    """Return the records of the ranks as one run: the mean of all ranks per step."""
+    series = [
+        np.array(record["step_s"], np.float64) * 1e9 for record in records if record.get("step_s")
+    ]
     common = min(map(len, series), default=0)
-    steps = np.mean([own[:common] for own in series], axis=0) if common else np.empty(0)
-    # Of all ranks: files are in the order of process ids, which no two runs have alike.
+    steps = np.mean([times[:common] for times in series], axis=0) if common else np.empty(0)
+    # The mean of all ranks: files are ordered by process ID, which differs between runs.
     by_step: dict[int, list[float]] = {}
-    for one in records:
-        for number, loss in one.get("losses", ()):
+    for record in records:
+        for number, loss in record.get("losses", ()):
             by_step.setdefault(int(number), []).append(float(loss))
-    peaks = [int(one["peak_bytes"]) for one in records if one.get("peak_bytes")]
-    first = records[0] if records else {}
-    facts = dict(first.get("facts") or {})
+    peaks = [int(record["peak_bytes"]) for record in records if record.get("peak_bytes")]
+    first_rank = records[0] if records else {}
+    facts = dict(first_rank.get("facts") or {})
     return TriedRun(
         changes,
         step_ns=steps,
-        losses={number: float(np.mean(own)) for number, own in sorted(by_step.items())},
+        losses={number: float(np.mean(losses)) for number, losses in sorted(by_step.items())},
         peak_bytes=max(peaks, default=None),
-        facts=facts | {"on_gpu": bool(first.get("on_gpu"))} if facts else {},
-        is_whole=bool(records) and all(one.get("is_whole") for one in records),
-        steps_count=max((int(one.get("steps_count", 0)) for one in records), default=0),
+        facts=facts | {"on_gpu": bool(first_rank.get("on_gpu"))} if facts else {},
+        is_whole=bool(records) and all(record.get("is_whole") for record in records),
+        steps_count=max((int(record.get("steps_count", 0)) for record in records), default=0),
         ranks_count=len(records),
         exit_code=code,
         took_s=took_s,
     )
 
 
-def _failure(
-    found: TriedRun, plan: TryPlan, said: str, code: int, *, is_overdue: bool
+def _classify_failure(
+    found: TriedRun, plan: TryPlan, output: str, code: int, *, is_overdue: bool
 ) -> tuple[str, str]:
-    """Return what kind of failure a run is, and the reason in words."""
+    """Return the kind of failure of a run, and the reason in words."""
     if is_overdue:
         return HANGS, f"not finished after {plan.limit_s:.0f} s: traceprof killed the program"
-    if code == _CANNOT:
-        own = [line for line in said.splitlines() if line.startswith(_OUR_WORDS)]
-        reason = own[-1].removeprefix(_OUR_WORDS) if own else "it does not apply to this program"
-        return NOT_HERE, reason[:_LONGEST]
-    if code and _OUT_OF_MEMORY.search(said):
-        return OUT_OF_MEMORY, _last_that(said, _OUT_OF_MEMORY)
-    if code == _KILLED:
+    if code == _EXIT_CANNOT_CHANGE:
+        messages = [line for line in output.splitlines() if line.startswith(_OUR_PREFIX)]
+        reason = (
+            messages[-1].removeprefix(_OUR_PREFIX)
+            if messages
+            else "it does not apply to this program"
+        )
+        return NOT_APPLICABLE, reason[:_MAX_REASON_CHARS]
+    if code and _OUT_OF_MEMORY.search(output):
+        return OUT_OF_MEMORY, _last_matching_line(output, _OUT_OF_MEMORY)
+    if code == _EXIT_KILLED:
         return OUT_OF_MEMORY, "killed by the system (signal 9), probably because of its memory use"
     if code:
-        return FAILED, f"exit code {code}: {last_line(said)[:_LONGEST]}"
-    bad = next((step for step, loss in found.losses.items() if not math.isfinite(loss)), None)
-    if bad is not None:
-        return DIVERGED, f"the loss is not finite from step {bad}"
+        return FAILED, f"exit code {code}: {last_line(output)[:_MAX_REASON_CHARS]}"
+    diverged_step = next(
+        (step for step, loss in found.losses.items() if not math.isfinite(loss)), None
+    )
+    if diverged_step is not None:
+        return DIVERGED, f"the loss is not finite from step {diverged_step}"
     return OK, ""
 
 
-def _last_that(said: str, pattern: re.Pattern[str]) -> str:
-    lines = [line.strip() for line in said.splitlines() if pattern.search(line)]
-    return lines[-1][:_LONGEST] if lines else "the program ran out of memory"
+def _last_matching_line(output: str, pattern: re.Pattern[str]) -> str:
+    lines = [line.strip() for line in output.splitlines() if pattern.search(line)]
+    return lines[-1][:_MAX_REASON_CHARS] if lines else "the program ran out of memory"
 
 
 def _why_no_steps(command: Sequence[str], *, imported_torch: bool) -> str:
@@ -231,17 +243,20 @@ def _why_no_steps(command: Sequence[str], *, imported_torch: bool) -> str:
 
 
 def changed_files(folder: Path, before: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Return the files in ``folder`` that are new or other than in ``before``."""
+    """Return the files in ``folder`` that are new or differ from ``before``."""
     now = files_in(folder)
     return sorted(name for name, state in now.items() if before.get(name) != state)
 
 
 _SKIPPED: Final = frozenset({".git", "__pycache__", ".venv", "node_modules", ".mypy_cache"})
-_MOST_FILES: Final = 50_000
+_MAX_FILES: Final = 50_000
 
 
 def files_in(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return the files below ``folder`` with their size and time, so many at most."""
+    """Return size and modification time of the files below ``folder``.
+
+    The search stops after the folder in which the number of files exceeds ``_MAX_FILES``.
+    """
     found: dict[str, tuple[int, int]] = {}
     for place, names, files in os.walk(folder):
         names[:] = [name for name in names if name not in _SKIPPED]
@@ -252,14 +267,14 @@ def files_in(folder: Path) -> dict[str, tuple[int, int]]:
             except OSError:
                 continue
             found[str(path.relative_to(folder))] = state.st_size, state.st_mtime_ns
-        if len(found) > _MOST_FILES:
+        if len(found) > _MAX_FILES:
             break
     return found
 
 
 @contextmanager
-def scratch_of(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """Give a copy of ``folder``, which goes afterwards."""
+def scratch_copy(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """Yield a copy of ``folder``, which is deleted at the end."""
     copy = Path(tempfile.mkdtemp(prefix="traceprof-scratch-")) / folder.name
     say(f"running the program in a copy of {folder}")
     try:

@@ -1,21 +1,22 @@
-"""Logs of NVIDIA's DLLogger, which DeepLearningExamples print with."""
+"""Read logs of NVIDIA DLLogger, which DeepLearningExamples use."""
 
 from __future__ import annotations
 
 import math
 import re
-from re import compile as rx
 from typing import Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader, number
 
-_EPOCH: Final = rx(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
-_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$")
-_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
-_TOOK: Final = rx(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
-_CELL: Final = rx(
+_EPOCH: Final = re.compile(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
+_STEP: Final = re.compile(
+    r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$"
+)
+_RATE: Final = re.compile(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
+_TOOK: Final = re.compile(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
+_CELL: Final = re.compile(
     r"^(?P<key>[A-Za-z][\w .@/-]*?)(?<! )\s*+:?\s*+(?<=\s)"
     r"(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
 )
@@ -24,10 +25,10 @@ _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
 
 
 class DlloggerReader(LogReader):
-    """Lines with an iteration are of that one, lines with an epoch alone are its means."""
+    """Read DLLogger lines: lines with an iteration are about this step, others are epoch means."""
 
     def of_line(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note what the cells of one line say."""
+        """Store the cells of one line."""
         cells = [cell.strip() for cell in match["_rest"].split("|")]
         epoch, step = None, math.nan
         for cell in cells[:2]:

@@ -1,17 +1,16 @@
-"""What starts ranks: torchrun and Horovod, and Horovod's own benchmarks."""
+"""Read lines of launchers (torchrun, Horovod), and the logs of Horovod's benchmarks."""
 
 from __future__ import annotations
 
 import math
 import re
-from re import compile as rx
 from typing import Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader
 
-_QUICK: Final = rx(
+_MAYBE_RELEVANT: Final = re.compile(
     r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
     r"|TORCHELASTIC|death signal|has joined|has left"
 )
@@ -24,12 +23,15 @@ _KINDS: Final = {
     "_started": "membership",
     "_slots": "rendezvous",
 }
-_WORKER: Final = rx(r"\]\s*\[(\d+)\]: ")
-_SAME: Final = 0.05
+_WORKER: Final = re.compile(r"\]\s*\[(\d+)\]: ")
+_MAX_MEAN_DEVIATION_RATIO: Final = 0.05
 
 
 class TorchrunReader(LogReader):
-    """Attempts that are left are those before this one is used up; new nodes cost none."""
+    """Read torchrun lines. The printed number of remaining attempts includes the current one.
+
+    New nodes do not use up an attempt.
+    """
 
     size: int | None = None
     began = When()
@@ -38,26 +40,28 @@ class TorchrunReader(LogReader):
     in_result = False
 
     def read(self, line: LogLine) -> None:
-        """Note what ``line`` says; it is read beside any program, and most lines are of that."""
-        if _QUICK.search(line.text) is not None:
+        """Store the values of ``line``.
+
+        Lines without a known word are skipped, since most are not torchrun's.
+        """
+        if _MAYBE_RELEVANT.search(line.text) is not None:
             super().read(line)
 
     def of_group(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note what an agent says of its group of workers."""
+        """Store a line of an agent about its worker group."""
         run, when, what, node = self.run, self.book.when(line), match["_what"], line.node
-        said = match[0].partition("] ")[2]
+        text = match[0].partition("] ")[2]
         self.in_result = what.startswith("Rendezvous complete")
         if what.startswith("Rendezvous'ing"):
             self.began = when
         elif self.in_result:
             seconds = when.seconds - self.began.seconds
-            is_known = math.isfinite(seconds)
-            when, known = (self.began, seconds) if is_known else (when, None)
-            run.event("rendezvous", when, known, node=node, text="Rendezvous complete")
+            when, duration_s = (self.began, seconds) if math.isfinite(seconds) else (when, None)
+            run.event("rendezvous", when, duration_s, node=node, text="Rendezvous complete")
         elif match["_state"] or match["_nodes"]:
             kind = "failure" if match["_state"] else "membership"
             value = int(match["_nodes"]) if match["_nodes"] else None
-            run.event(kind, when, node=node, value=value, text=said)
+            run.event(kind, when, node=node, value=value, text=text)
             self.failed, self.has_failed = when, True
         elif what.startswith("Starting worker group"):
             self._started(when, node)
@@ -72,14 +76,14 @@ class TorchrunReader(LogReader):
             self.run.event("start", when, node=node, value=self.size, text=text)
             return
         seconds = when.seconds - self.failed.seconds
-        known = seconds if math.isfinite(seconds) else None
+        duration_s = seconds if math.isfinite(seconds) else None
         text = "time until the workers were restarted"
-        self.run.event("restart", self.failed, known, node=node, value=self.size, text=text)
+        self.run.event("restart", self.failed, duration_s, node=node, value=self.size, text=text)
         self.has_failed = False
         self.book.restarting()
 
     def result(self, match: re.Match[str], *_: object) -> None:
-        """Note a line of what a rendezvous came to."""
+        """Store a line of the result of a rendezvous."""
         numbers = re.findall(r"\d+", match["_of"])
         if not self.in_result or not numbers:
             return
@@ -93,35 +97,38 @@ class TorchrunReader(LogReader):
             self.size = run.facts.world_size = count
 
     def old(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note a rendezvous of the first torchelastic."""
+        """Store a rendezvous of the first torchelastic version."""
         nodes = len(re.findall(r"\d+", match["_ranks"] or "")) if match["_ranks"] else None
         self.run.facts.nodes = nodes or self.run.facts.nodes
         text = f"Rendezvous version {match['_version']} is complete"
         self.run.event("rendezvous", self.book.when(line), value=nodes, text=text)
 
     def world(self, match: re.Match[str], *_: object) -> None:
-        """Note how many ranks the first torchelastic starts."""
+        """Store the number of ranks that the first torchelastic version starts."""
         if match["_world"]:
             self.size = self.run.facts.world_size = int(match["_world"])
 
     def failure(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note a worker that ended, or was ended."""
+        """Store a worker that ended or was killed."""
         rank, code = (int(match[name]) if match[name] else None for name in ("_rank", "_code"))
         when = self.book.when(line)
         self.run.event("failure", when, rank=rank, value=code, node=line.node, text=match[0])
 
     def joined(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note a node that came, or left."""
+        """Store a node that joined or left."""
         self.run.event("membership", self.book.when(line), node=match["_node"], text=match[0])
 
 
 class HorovodElasticReader(LogReader):
-    """Losing a worker is a failure; hosts that come or go reset the workers without one."""
+    """Read elastic Horovod lines.
+
+    The loss of a worker is a failure; new or lost hosts reset workers.
+    """
 
     size: int | None = None
 
     def happened(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note what the driver or a worker says."""
+        """Store a line of the driver or of a worker."""
         run, when, text = self.run, self.book.when(line), match[0]
         if match["_size"]:
             size = run.facts.world_size = int(match["_size"])
@@ -144,14 +151,17 @@ class HorovodElasticReader(LogReader):
 
 
 class HorovodReader(LogReader):
-    """Rank 0 measures, and its mean times the number of ranks is what the total says."""
+    """Read Horovod benchmarks.
+
+    Rank 0 measures; the printed total is its mean times the number of ranks.
+    """
 
     each: float | None = None
     total_per_s: float | None = None
     size: int | None = None
 
     def summary(self, match: re.Match[str], *_: object) -> None:
-        """Note the mean of one device, or of all."""
+        """Store the mean of one device or of all devices."""
         mean = float(match["_mean"])
         if match["_size"] is None:
             self.each = mean
@@ -159,7 +169,7 @@ class HorovodReader(LogReader):
             self.total_per_s, self.size = mean, int(match["_size"])
 
     def head(self, match: re.Match[str], *_: object) -> None:
-        """Note a line of the head; a head after a total begins another run."""
+        """Store a line of the heading; a heading after a total starts another run."""
         run, key, value = self.run, match["_key"], match["_of"]
         if key == "Model" and self.total_per_s is not None:
             run = self.book.begin_run()
@@ -171,7 +181,7 @@ class HorovodReader(LogReader):
             run.facts.world_size = run.facts.devices = int(value)
 
     def end(self) -> None:
-        """Note whose the rates of the iterations are, once the summary tells."""
+        """Decide from the summary whether iteration rates refer to one device or to all devices."""
         run, each, total, size = self.run, self.each, self.total_per_s, self.size
         self.each = self.total_per_s = self.size = None
         run.facts.has_warmup = False
@@ -182,12 +192,14 @@ class HorovodReader(LogReader):
             series = run.series.pop(key)
             values = series.steady(has_warmup=False)
             mean = float(values.mean()) if len(values) else 0.0
-            if total and (size or 2) > 1 and abs(mean / total - 1) < _SAME:
+            if total and (size or 2) > 1 and abs(mean / total - 1) < _MAX_MEAN_DEVIATION_RATIO:
                 scope = "run"
             run.series[key._replace(metric="samples_per_s", scope=scope)] = series
         if scope == "run" and each is not None:
-            text = "iteration lines report the total of {n:count} GPU(s), not one GPU as in "
-            text += "Horovod, because their mean equals the reported total of {total:1/s}"
+            text = (
+                "iteration lines report the total of {n:count} GPU(s), not one GPU as in "
+                "Horovod, because their mean equals the reported total of {total:1/s}"
+            )
             run.say(text, n=size or 0, total=total)
         run.measure("samples_per_s_per_device", each, scope="device")
         run.measure("samples_per_s", total)

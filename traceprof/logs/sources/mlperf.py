@@ -1,4 +1,4 @@
-"""Logs of MLPerf Training: ``:::MLLOG {json}``, before that ``:::MLL …`` and ``:::MLPv0.5 …``."""
+"""Read MLPerf Training logs: ``:::MLLOG {json}``, earlier ``:::MLL …`` and ``:::MLPv0.5 …``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import re
 import tomllib
 from collections import defaultdict
 from pathlib import Path
-from re import IGNORECASE
-from re import compile as rx
 from typing import Any, Final, NamedTuple
 
-from traceprof.logs.checks import Evidence, disagree
+from traceprof.logs.checks import Evidence, note_contradiction
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.source import LogReader, json_in, number
-from traceprof.logs.sources.mlperf_rates import COUNTS_FROM, LogCounter, Progress, TrainedSpan
+from traceprof.logs.sources.mlperf_rates import MIN_SAMPLE_COUNT, LogCounter, Progress, TrainedSpan
 
 _BENCHMARKS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("mlperf.toml").read_text("utf-8")
@@ -27,13 +25,15 @@ _QUALITIES: Final = {
     "clip": "clip_score",
     "mean_dice": "dice",
 }
-"""Names of qualities where an evaluation has several or says which; others are called as there.
+"""Metric names for qualities, if an evaluation reports several or names one.
 
-"": as the rules call it.
+"" means the name in the benchmark rules. A quality that is not listed keeps its own name.
 """
-_MOST_SPANS: Final = 20_000
-_NODES: Final = rx(r"^(\d+)\s*x", IGNORECASE)
-_LOWER: Final = rx(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", IGNORECASE)
+_MAX_SPANS: Final = 20_000
+_NODES: Final = re.compile(r"^(\d+)\s*x", re.IGNORECASE)
+_LANGUAGE_MODELS: Final = re.compile(
+    r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", re.IGNORECASE
+)
 _RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
 _SETTINGS: Final = frozenset(
     {"d_batch_size", "train_samples", "samples_per_epoch", "max_sequence_length"}
@@ -47,11 +47,11 @@ _ENVIRONMENT: Final = {
     "submission_division": "division",
     "submission_benchmark": "benchmark",
 }
-"""What of a submission is kept; contact data is not."""
+"""The properties of a submission that are stored; contact data is not stored."""
 
 
 class _Event(NamedTuple):
-    """One event; NaN and None: not known."""
+    """One event; an unknown time is NaN, unknown numbers are None."""
 
     key: str
     value: Any
@@ -60,19 +60,19 @@ class _Event(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        """Its value, where it is a finite number."""
+        """The value, if it is a finite number."""
         found = number(self.value)
         return found if found is not None and math.isfinite(found) else None
 
     @property
     def epoch(self) -> float | None:
-        """The number of the epoch; None: not known, or what counts samples."""
+        """The epoch number; None if it is unknown or counts samples."""
         epoch = number(self.about.get("epoch_num"))
-        return epoch if epoch is not None and epoch < COUNTS_FROM else None
+        return epoch if epoch is not None and epoch < MIN_SAMPLE_COUNT else None
 
 
 class _Evaluated(NamedTuple):
-    """A quality and where it was measured."""
+    """A quality, and the event that reported it."""
 
     metric: str
     value: float
@@ -80,17 +80,20 @@ class _Evaluated(NamedTuple):
 
 
 class MlperfReader(LogReader):
-    """The rules of the benchmark say what most keys mean; rates are each submitter's own."""
+    """Read MLPerf events.
+
+    The benchmark rules define most keys; every submitter defines its own rates.
+    """
 
     def begin(self) -> None:
-        """Know nothing."""
+        """Reset the state at the start of a log or run."""
         self.times: dict[str, float] = {}
         self.starts = 0
         self.known: dict[str, float | None] = {}
         self.status = ""
         self.benchmark = ""
         self.evaluations: list[_Evaluated] = []
-        self.behind: list[_Event] = []
+        self.held_events: list[_Event] = []
         self.open: dict[str, _Event] = {}
         self.spans: dict[str, list[TrainedSpan]] = {"block": [], "epoch": [], "eval": []}
         self.step = math.nan
@@ -98,28 +101,28 @@ class MlperfReader(LogReader):
         self.has_tracked = False
 
     def event(self, match: re.Match[str], *_: object) -> None:
-        """Note one event."""
+        """Store one event."""
         event = json_in(match["_json"])
         if not isinstance(event, dict):
             return
-        about, time_ms = event.get("metadata"), number(event.get("time_ms"))
-        at_s = math.nan
+        time_ms, at_s = number(event.get("time_ms")), math.nan
         if time_ms is not None and math.isfinite(time_ms):
             at_s = self.book.clock.since(int(time_ms // 1000), time_ms % 1000 / 1e3)
-        about = about if isinstance(about, dict) else {}
-        self._note(_Event(str(event.get("key", "")), event.get("value"), at_s, about))
+        self._note_json(str(event.get("key", "")), event, at_s)
 
     def timed_event(self, match: re.Match[str], *_: object) -> None:
-        """Note one event of version 0.6."""
+        """Store one event of version 0.6."""
         event, time_s = json_in(match["_json"]), number(match["_time"])
         if isinstance(event, dict) and time_s is not None:
-            at_s = self.book.clock.since(int(time_s), time_s % 1)
-            about = event.get("metadata")
-            about = about if isinstance(about, dict) else {}
-            self._note(_Event(match["_key"], event.get("value"), at_s, about))
+            self._note_json(match["_key"], event, self.book.clock.since(int(time_s), time_s % 1))
+
+    def _note_json(self, key: str, event: dict[str, Any], at_s: float) -> None:
+        about = event.get("metadata")
+        about = about if isinstance(about, dict) else {}
+        self._note(_Event(key, event.get("value"), at_s, about))
 
     def old_event(self, match: re.Match[str], *_place: object) -> None:
-        """Note one event of the first versions."""
+        """Store one event of the first versions."""
         value, about = json_in(match["_of"]) if match["_of"] else None, dict[str, Any]()
         if match["_key"] == "run_stop" and isinstance(value, dict):
             about = {"status": "success" if value.get("success") else "aborted"}
@@ -128,19 +131,23 @@ class MlperfReader(LogReader):
         self._note(_Event(match["_key"], value, at_s, about))
 
     def _note(self, event: _Event) -> None:
-        """Note an event; what follows a run may be of the next one, until that begins, or not."""
-        is_next = event.key in _FOLLOWS or bool(self.behind)
+        """Process an event.
+
+        Hold it back if it follows ``run_stop`` and may belong to the next run.
+        """
+        is_next = event.key in _FOLLOWS or bool(self.held_events)
         if "run_stop" in self.times and event.key in _BEGINNINGS:
-            behind, self.behind = self.behind, []
+            behind, self.held_events = self.held_events, []
             self.book.begin_run()
-            for one in behind:
-                self._take(one)
-        elif "run_stop" in self.times and is_next and len(self.behind) < _MOST_SPANS:
-            self.behind.append(event)
+            for held_event in behind:
+                self._take(held_event)
+        elif "run_stop" in self.times and is_next and len(self.held_events) < _MAX_SPANS:
+            self.held_events.append(event)
             return
         self._take(event)
 
     def _take(self, event: _Event) -> None:
+        """Pass an event to the method ``_on_KEY``, or store it as a setting or environment."""
         handler = getattr(self, f"_on_{event.key}", None)
         if handler is not None:
             handler(event)
@@ -154,8 +161,8 @@ class MlperfReader(LogReader):
                 self.run.facts.nodes = int(nodes[1])
 
     def end(self) -> None:
-        """Note what follows from the whole."""
-        for event in self.behind:
+        """Compute qualities, time to train, and throughput of the run."""
+        for event in self.held_events:
             self._take(event)
         facts = self.run.facts
         facts.train_samples = self.known.get("train_samples")
@@ -166,15 +173,16 @@ class MlperfReader(LogReader):
         if not facts.world_size and self.starts > 1:
             facts.devices = facts.world_size = self.starts
         progress = self._progress()
-        self._qualities(progress)
+        self._note_qualities(progress)
         if progress.unit == progress.epoch_samples:
-            for own in (one for one in self.run.epochs.values() if "seconds" in one):
-                own["samples"] = progress.unit or math.nan
-        self._time_to_train()
-        self._throughput(progress)
+            timed = [epoch for epoch in self.run.epochs.values() if "seconds" in epoch]
+            for epoch in timed:
+                epoch["samples"] = progress.unit or math.nan
+        self._measure_time_to_train()
+        self._measure_throughput(progress)
         if self._rules.get("batch") == "tokens":
             facts.tokens_per_step, facts.global_batch = facts.global_batch, None
-        elif "sequence" in self._rules or _LOWER.search(self.benchmark):
+        elif "sequence" in self._rules or _LANGUAGE_MODELS.search(self.benchmark):
             facts.sequence = progress.sequence
         self.begin()
 
@@ -186,7 +194,8 @@ class MlperfReader(LogReader):
         run, rules = self.run, self._rules
         spans = self.spans
         if not spans["eval"]:
-            points = [(one.event.at_s, LogCounter.of(one.event.about)) for one in self.evaluations]
+            events = [evaluation.event for evaluation in self.evaluations]
+            points = [(event.at_s, LogCounter.of(event.about)) for event in events]
             spans["eval"] = [TrainedSpan(at_s, at_s, at, at) for at_s, at in points]
         printed = [v for _, series in run.of("samples_per_s") for v in series.steady()]
         return Progress(
@@ -201,12 +210,15 @@ class MlperfReader(LogReader):
             ended_s=self.times.get("run_stop", math.inf),
             blocks=spans["block"],
             epochs=spans["epoch"],
-            evaluations=[one for one in spans["eval"] if math.isfinite(one.start_s)],
+            evaluations=[span for span in spans["eval"] if math.isfinite(span.start_s)],
             iterations=self.iterations,
         )
 
-    def _qualities(self, progress: Progress) -> None:
-        """Note the evaluations; what was evaluated behind the run counts when it was trained."""
+    def _note_qualities(self, progress: Progress) -> None:
+        """Store the evaluations.
+
+        One after the end of the run gets the time at which training reached it.
+        """
         run, found = self.run, self.evaluations
         trained = {progress.position(block.stop): block.stop_s for block in self.spans["block"]}
         general = self._metric_name()
@@ -217,7 +229,7 @@ class MlperfReader(LogReader):
             point = self._point(event)
             samples = progress.position(LogCounter.of(event.about))
             if len(times[metric, LogCounter.of(event.about)]) > 1 and event.at_s < progress.ended_s:
-                # All evaluations say the same epoch: their time tells them apart.
+                # All evaluations report the same epoch; only their time differs.
                 point = LogPoint(at_s=event.at_s)
             elif math.isfinite(samples):
                 step = samples / progress.batch if progress.batch else math.nan
@@ -235,11 +247,11 @@ class MlperfReader(LogReader):
 
     def _on_init_stop(self, event: _Event) -> None:
         began = self.times.get("init_start", event.at_s)
-        self.run.event("initialization", When(began), _known(event.at_s - began))
+        self.run.event("initialization", When(began), _or_none(event.at_s - began))
 
     def _on_run_start(self, event: _Event) -> None:
         run, at_s = self.run, event.at_s
-        self.times["run_start"] = self.training_from_s = at_s
+        self.times["run_start"] = at_s
         run.utc_of_zero_s = self.book.clock.base_s if math.isfinite(at_s) else None
         if math.isfinite(at_s):
             run.training_from_s = at_s
@@ -260,7 +272,7 @@ class MlperfReader(LogReader):
         self.open.setdefault("block", event)
 
     def _on_block_stop(self, event: _Event) -> None:
-        self._span("block", event)
+        self._close_span("block", event)
 
     def _on_epoch_start(self, event: _Event) -> None:
         self.open.setdefault("epoch", event)
@@ -268,10 +280,10 @@ class MlperfReader(LogReader):
             self.run.epoch(int(event.epoch), at_s=event.at_s)
 
     def _on_epoch_stop(self, event: _Event) -> None:
-        seconds = self._span("epoch", event)
+        seconds = self._close_span("epoch", event)
         if seconds is not None:
             if event.epoch is not None:
-                self.run.epoch(int(event.epoch), seconds=_known(seconds))
+                self.run.epoch(int(event.epoch), seconds=_or_none(seconds))
             self.iterations = (self.step, len(self.spans["epoch"]))
 
     def _on_eval_start(self, event: _Event) -> None:
@@ -279,23 +291,26 @@ class MlperfReader(LogReader):
 
     def _on_eval_stop(self, event: _Event) -> None:
         began = self.open.get("eval")
-        seconds = self._span("eval", event)
+        seconds = self._close_span("eval", event)
         if began is not None and seconds is not None:
-            self.run.event("evaluation", When(began.at_s), _known(seconds), epoch=event.epoch)
+            self.run.event("evaluation", When(began.at_s), _or_none(seconds), epoch=event.epoch)
 
-    def _span(self, kind: str, stop: _Event) -> float | None:
-        """Note a block, an epoch or an evaluation that ends; return its seconds, None: of none."""
-        start, own = self.open.pop(kind, None), self.spans[kind]
+    def _close_span(self, kind: str, stop: _Event) -> float | None:
+        """End a block, an epoch, or an evaluation.
+
+        Return its seconds, or None if it never started.
+        """
+        start, spans = self.open.pop(kind, None), self.spans[kind]
         if start is None:
             return None
-        begun, done = LogCounter.of(start.about), LogCounter.of(stop.about)
+        start_counter, stop_counter = LogCounter.of(start.about), LogCounter.of(stop.about)
         epochs = number(start.about.get("epoch_count")) if kind == "block" else 1.0
         if kind == "eval":
-            pairs = zip(begun, done, strict=True)
-            done = LogCounter(*(b if math.isfinite(b) else d for b, d in pairs))
-        if len(own) < _MOST_SPANS:
+            pairs = zip(start_counter, stop_counter, strict=True)
+            stop_counter = LogCounter(*(b if math.isfinite(b) else d for b, d in pairs))
+        if len(spans) < _MAX_SPANS:
             count = math.nan if epochs is None else epochs
-            own.append(TrainedSpan(start.at_s, stop.at_s, begun, done, count))
+            spans.append(TrainedSpan(start.at_s, stop.at_s, start_counter, stop_counter, count))
         return stop.at_s - start.at_s
 
     def _on_eval_accuracy(self, event: _Event) -> None:
@@ -304,12 +319,12 @@ class MlperfReader(LogReader):
             inner = event.value.get("accuracy")
             values = inner if isinstance(inner, dict) else event.value
             if "value" in values:
-                epoch = values.get("epoch")
-                event = event._replace(about={**event.about, "epoch_num": epoch})
+                about = {**event.about, "epoch_num": values.get("epoch")}
+                event = event._replace(about=about)
                 values = {"": values["value"]}
         for name, text in values.items():
             value, key = number(text), name.lower()
-            if value is not None and len(self.evaluations) < _MOST_SPANS:
+            if value is not None and len(self.evaluations) < _MAX_SPANS:
                 self.evaluations.append(_Evaluated(_QUALITIES.get(key, key), value, event))
 
     def _on_train_loss(self, event: _Event) -> None:
@@ -336,6 +351,7 @@ class MlperfReader(LogReader):
                 run.metric(name, found, point, over="interval")
 
     def _point(self, event: _Event) -> LogPoint:
+        """Return the position of an event."""
         epoch, samples, batch = event.epoch, self._samples(event), self.run.facts.global_batch
         return LogPoint(
             samples / batch if samples is not None and batch else math.nan,
@@ -345,7 +361,7 @@ class MlperfReader(LogReader):
         )
 
     def _samples(self, event: _Event) -> float | None:
-        """Return how many samples were trained, where the event itself counts them."""
+        """Return the number of trained samples that the event counts, or None."""
         at, batch = LogCounter.of(event.about), self.run.facts.global_batch
         steps = number(event.about.get("step_num"))
         if math.isfinite(at.samples):
@@ -353,17 +369,26 @@ class MlperfReader(LogReader):
         return steps * batch if steps is not None and batch else None
 
     def _metric_name(self) -> str:
-        """Return what the quality is; language models have the logarithm of the perplexity."""
+        """Return the name of the quality.
+
+        For language models it is the log perplexity (``eval_loss``).
+        """
         if "metric" in self._rules:
             return str(self._rules["metric"])
-        values, target = [one.value for one in self.evaluations], self.known.get("target_accuracy")
+        values, target = (
+            [evaluation.value for evaluation in self.evaluations],
+            self.known.get("target_accuracy"),
+        )
         if target is not None and len(values) > 1:
             is_lower = values[0] > target >= values[-1] or values[0] > values[-1] > target
         else:
-            is_lower = bool(_LOWER.search(self.benchmark)) and "grpo" not in self.benchmark
+            is_lower = (
+                bool(_LANGUAGE_MODELS.search(self.benchmark)) and "grpo" not in self.benchmark
+            )
         return "eval_loss" if is_lower else "eval_accuracy"
 
-    def _time_to_train(self) -> None:
+    def _measure_time_to_train(self) -> None:
+        """Store the time from run_start to run_stop."""
         run = self.run
         began, ended = self.times.get("run_start"), self.times.get("run_stop")
         if began is None or ended is None:
@@ -379,8 +404,8 @@ class MlperfReader(LogReader):
                 status=self.status or "–",
             )
 
-    def _throughput(self, progress: Progress) -> None:
-        """Add the throughput that blocks, epochs or evaluations give, else none."""
+    def _measure_throughput(self, progress: Progress) -> None:
+        """Store the throughput that blocks, epochs, or evaluations define, if any."""
         run, rate = self.run, progress.throughput()
         if rate is None:
             run.renamed("samples_per_s", "printed_samples_per_s")
@@ -389,11 +414,13 @@ class MlperfReader(LogReader):
                 run.say(text)
             return
         run.measure("samples_per_s", rate.per_s, source="computed")
-        size, said = progress.unit, progress.train_samples
-        if size == progress.epoch_samples and size and said and size != said:
-            text = "train_samples is {said:count}, but an epoch is {n:count} samples according to "
-            text += "the rest of the log and the benchmark rules"
-            run.say(text, n=round(size), said=round(said))
+        size, declared_size = progress.unit, progress.train_samples
+        if size == progress.epoch_samples and size and declared_size and size != declared_size:
+            text = (
+                "train_samples is {said:count}, but an epoch is {n:count} samples according to "
+                "the rest of the log and the benchmark rules"
+            )
+            run.say(text, n=round(size), said=round(declared_size))
         text = "throughput was measured over {what}"
         if rate.is_without_first:
             text += ", without the first one: {first:1/s} at the start, {later:1/s} later"
@@ -403,8 +430,8 @@ class MlperfReader(LogReader):
             run.renamed("samples_per_s", "printed_tokens_per_s")
         elif progress.printed:
             whole = Evidence(*rate.whole)
-            disagree(run, "samples", progress.printed, whole, f"all of {rate.what}")
+            note_contradiction(run, "samples", progress.printed, whole, f"all of {rate.what}")
 
 
-def _known(seconds: float) -> float | None:
+def _or_none(seconds: float) -> float | None:
     return None if math.isnan(seconds) else seconds

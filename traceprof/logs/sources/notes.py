@@ -1,10 +1,9 @@
-"""Scripts: nanoGPT's, and those that print how long an epoch took, and more beside it."""
+"""Read logs of scripts: nanoGPT, and scripts that print the duration of epochs."""
 
 from __future__ import annotations
 
 import math
 import re
-from re import compile as rx
 from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
@@ -13,10 +12,10 @@ from traceprof.logs.source import LogReader, number
 from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
-_PAIR: Final = rx(
+_PAIR: Final = re.compile(
     r"(?<![\w@./-])[\d@./-]*+(?P<key>[A-Za-z_][\w@./-]*+)\s*+[:=]\s*+(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b"
 )
-_BATCH: Final = rx(r"(?:^|[-_.])(?:bs|batch)[-_]?(?P<batch>\d+)(?:$|[-_.])")
+_BATCH: Final = re.compile(r"(?:^|[-_.])(?:bs|batch)[-_]?(?P<batch>\d+)(?:$|[-_.])")
 _PHASES: Final = {"data loading": "data_ns", "forward": "forward_ns", "backward": "backward_ns"}
 _NAMES: Final = {
     "accuracy": "top1",
@@ -24,33 +23,36 @@ _NAMES: Final = {
     "top_1_accuracy": "top1",
     "top_5_accuracy": "top5",
 }
-_TIMED: Final = frozenset({"took", "time", "taken", "is", "epoch", "duration"})
-_CLOSE: Final = 0.05
-_EXPLAINED: Final = 1.0
+_TIME_WORDS: Final = frozenset({"took", "time", "taken", "is", "epoch", "duration"})
+_MAX_DEVIATION_RATIO: Final = 0.05
+_MAX_UNEXPLAINED_S: Final = 1.0
 
 
 class NotesReader(LogReader):
-    """Lengths are lengths and no throughput; instants are the sums of what was printed before."""
+    """Read durations that scripts print; no throughput follows from them.
+
+    The time of an event is the sum of the durations that were printed before it.
+    """
 
     counts_from = 0
 
     def begin(self) -> None:
-        """Know nothing."""
+        """Reset the state at the start of a log or run."""
         self.spent_s = self.setups_s = 0.0
         self.epoch = None
         self.parts: dict[str, float] = {}
 
     def lost(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note time that was lost."""
-        self._happened("time_lost", match, line)
+        """Store lost time."""
+        self._note_duration("time_lost", match, line)
 
     def setup(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note a set-up or an initialization."""
+        """Store a setup or an initialization."""
         kind = "setup" if "set" in match["_what"].lower() else "initialization"
-        self._happened(kind, match, line)
+        self._note_duration(kind, match, line)
 
-    def _happened(self, kind: str, match: re.Match[str], line: LogLine) -> None:
-        """Note what takes time: once epochs have ended, inside the next of them."""
+    def _note_duration(self, kind: str, match: re.Match[str], line: LogLine) -> None:
+        """Store an event with a duration; after the first epoch it belongs to the next epoch."""
         run, seconds = self.run, _seconds(match)
         if self.epoch is not None and kind == "initialization":
             run.attempt += 1
@@ -62,7 +64,7 @@ class NotesReader(LogReader):
             self.setups_s += seconds
 
     def took(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note how long an epoch took, and the values beside it."""
+        """Store the duration of an epoch, and the values in the same line."""
         epoch, seconds = int(match["_epoch"]), _seconds(match)
         self.book.position(0, epoch)
         if self.epoch is None:
@@ -73,30 +75,32 @@ class NotesReader(LogReader):
         point = LogPoint(epoch=epoch + 1 - self.counts_from, at_s=self.spent_s)
         for pair in _PAIR.finditer(line.text[match.end() :] + " " + line.text[: match.start()]):
             key = pair["key"].lower()
-            if key not in _TIMED:
+            if key not in _TIME_WORDS:
                 name = _NAMES.get(key.removeprefix("val_"), key)
                 value = number(pair["value"])
                 self.run.metric(name, value, point, over="epoch", is_elapsed=True)
 
     def whole(self, match: re.Match[str], *_: object) -> None:
-        """Note how long the run took, and what of it the epochs explain."""
+        """Store the duration of the run, and add a note if the epochs do not explain it."""
         run, total_s = self.run, _seconds(match)
         run.measure("total_ns", total_s * 1e9)
         run.event("end", When(self.spent_s, is_elapsed=True), text=match[0].strip())
-        epochs_s = sum(own.get("seconds", 0.0) for own in run.epochs.values())
+        epochs_s = sum(epoch.get("seconds", 0.0) for epoch in run.epochs.values())
         rest_s = total_s - epochs_s - self.setups_s
         lengths = {"total": total_s * 1e9, "epochs": epochs_s * 1e9}
-        if epochs_s and rest_s < -_EXPLAINED and total_s < epochs_s:
+        if epochs_s and rest_s < -_MAX_UNEXPLAINED_S and total_s < epochs_s:
             text = ": its epochs add up to {epochs:ns}, but it reports a total of {total:ns}"
             run.say(CONTRADICTS + text, **lengths)
-        elif epochs_s and rest_s > _EXPLAINED:
-            text = "of the total {total:ns}, epochs take {epochs:ns} and the initial setup "
-            text += "{setup:ns}; the log does not explain {rest:ns}, so times of events (sums of "
-            text += "reported times) may be up to that much too early"
+        elif epochs_s and rest_s > _MAX_UNEXPLAINED_S:
+            text = (
+                "of the total {total:ns}, epochs take {epochs:ns} and the initial setup "
+                "{setup:ns}; the log does not explain {rest:ns}, so times of events (sums of "
+                "reported times) may be up to that much too early"
+            )
             run.say(text, **lengths, setup=self.setups_s * 1e9, rest=rest_s * 1e9)
 
     def part(self, match: re.Match[str], *_: object) -> None:
-        """Keep a phase, a rate or a count of a step until its line comes."""
+        """Keep a phase, a rate, or a count of a step until the line of the step follows."""
         if match["_phase"]:
             name = _PHASES.get(match["_phase"].removesuffix("s"), f"{match['_phase']}_ns")
             self.parts[name] = float(match["_ms"]) * 1e6
@@ -106,7 +110,7 @@ class NotesReader(LogReader):
                 self.parts[name] = float(match[f"_{name}"])
 
     def indexed(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note what was kept as of this step."""
+        """Store the kept values at this step."""
         epoch, n, total = (int(match[name]) for name in ("_epoch", "_at", "_of"))
         self.book.position(n, epoch)
         self._write(LogPoint(epoch * total + n, epoch + n / max(1, total), self.at_s(line)))
@@ -118,7 +122,7 @@ class NotesReader(LogReader):
         self.parts = {}
 
     def end(self) -> None:
-        """Hold the parts of a step against the rate that is printed."""
+        """Check the phases of a step against the printed rate."""
         self._write(LogPoint())
         self.begin()
         run = self.run
@@ -132,7 +136,7 @@ class NotesReader(LogReader):
 
 
 def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
-    """Say where data, forward and backward rule out the rate, or the synchronizations."""
+    """Add notes where data, forward, and backward contradict the rate or the synchronizations."""
     parts_ns = sum(last.get(name, 0.0) for name in _PHASES.values())
     rate, syncs = last.get("samples_per_s"), last.get("syncs_per_s")
     values = {
@@ -141,30 +145,40 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
         "backward": last["backward_ns"],
         "parts": parts_ns,
     }
-    if rate and batch and abs(rate * parts_ns / 1e9 / batch - 1) > _CLOSE:
-        text = f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (batch size from "
-        text += "the file name) in {data:ns} data, {forward:ns} forward and {backward:ns} backward "
-        text += "give {by:1/s}, but the log reports {rate:1/s}"
+    if rate and batch and abs(rate * parts_ns / 1e9 / batch - 1) > _MAX_DEVIATION_RATIO:
+        text = (
+            f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (batch size from "
+            "the file name) in {data:ns} data, {forward:ns} forward and {backward:ns} backward "
+            "give {by:1/s}, but the log reports {rate:1/s}"
+        )
         run.say(text, batch=batch, by=1e9 * batch / parts_ns, rate=rate, **values)
-    if syncs and parts_ns * syncs / 1e9 < 1 - _CLOSE:
+    if syncs and parts_ns * syncs / 1e9 < 1 - _MAX_DEVIATION_RATIO:
         period = 1e9 / syncs
-        text = "{syncs:1/s} synchronizations mean {period:ns} per step; data, forward and backward "
-        text += "take {parts:ns}, and the log does not explain the remaining {rest:ns}"
+        text = (
+            "{syncs:1/s} synchronizations mean {period:ns} per step; data, forward and backward "
+            "take {parts:ns}, and the log does not explain the remaining {rest:ns}"
+        )
         run.say(text, syncs=syncs, period=period, rest=period - parts_ns, parts=parts_ns)
     if syncs and rate and batch:
         ranks = rate / syncs / batch
-        if round(ranks) >= 1 and abs(ranks / round(ranks) - 1) < _CLOSE:
-            text = "the reported {rate:1/s} match {n:count} rank(s) with {batch:count} samples "
-            text += "each at {syncs:1/s} synchronizations"
+        if round(ranks) >= 1 and abs(ranks / round(ranks) - 1) < _MAX_DEVIATION_RATIO:
+            text = (
+                "the reported {rate:1/s} match {n:count} rank(s) with {batch:count} samples "
+                "each at {syncs:1/s} synchronizations"
+            )
             run.say(text, rate=rate, n=round(ranks), batch=batch, syncs=syncs)
     if last["backward_ns"] < last["forward_ns"] / 2:
-        text = "backward ({backward:ns}) takes less than half of forward ({forward:ns}), although "
-        text += "it usually takes longer; "
+        text = (
+            "backward ({backward:ns}) takes less than half of forward ({forward:ns}), although "
+            "it usually takes longer; "
+        )
         if last.get("ddp_parameters") == 0:
             text += "DDP reduces no parameters, so the layers are frozen and need no gradients"
         else:
-            text += "layers may be frozen and need no gradients, or the program timed other code "
-            text += "under these names"
+            text += (
+                "layers may be frozen and need no gradients, or the program timed other code "
+                "under these names"
+            )
         run.say(text, backward=last["backward_ns"], forward=last["forward_ns"])
 
 
@@ -175,12 +189,12 @@ def _seconds(match: re.Match[str]) -> float:
 
 
 class NanoGptReader(LogReader):
-    """The time is that of one iteration; one that evaluates holds the evaluation."""
+    """Read nanoGPT logs. The time is one iteration, including its evaluation if it has one."""
 
     evaluated = -1.0
 
     def note(self, name: str, value: float, point: LogPoint, **of: Any) -> None:
-        """Note a value; iterations that evaluate are kept apart."""
+        """Store a value; iterations with an evaluation get a separate metric."""
         if name == "val_loss":
             self.evaluated = point.step
         elif name == "step_period_ns" and point.step == self.evaluated:

@@ -1,4 +1,7 @@
-"""Loops of frameworks of torch: Hugging Face's Trainer, Lightning, NeMo."""
+"""Read the logs of PyTorch training loops: Hugging Face Trainer, Lightning, NeMo.
+
+This module also parses progress bars (tqdm, Rich) and measures speed from their redraws.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,141 @@ import ast
 import csv
 import math
 import re
-from re import compile as rx
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from traceprof.logs.bars import ProgressBar, ProgressSpeed, bars_in
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, number
 
-_HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
+_CLOSED_BAR: Final = re.compile(
+    r"(?:(?P<pct>\d{1,3})%)?\|[^|]{0,400}\|\s*(?P<n>\d+)/(?P<total>\d+|\?)"
+    r"\s*\[(?P<elapsed>\d[\d:]*)<(?P<eta>[\d:?]+(?: days?, [\d:]+)?)"
+    r"(?:,\s*(?P<rate>[\d.]+(?:e[+-]?\d+)?|\?)\s*(?P<unit>[A-Za-z]*/s|s/[A-Za-z]+))?"
+    r"(?:,\s*(?P<postfix>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*))?\]?"
+)
+_OPEN_BAR: Final = re.compile(
+    r"(?<![\w.])(?P<n>\d+)it \[(?P<elapsed>\d[\d:]*)"
+    r"(?:,\s*(?P<rate>[\d.]+(?:e[+-]?\d+)?|\?)\s*(?P<unit>[A-Za-z]*/s|s/[A-Za-z]+))?"
+    r"(?:,\s*+(?P<postfix>[^\[\]]*+))?[\[\]]"
+)
+_RICH_BAR: Final = re.compile(
+    r"(?P<desc>Epoch \d+)/\S+\s++[━╸╺][━╸╺ ]*+(?<= )(?P<n>\d+)/(?P<total>\d+)\s++"
+    r"(?P<elapsed>\d[\d:]*) • (?P<eta>[\d:-]+)\s++(?P<rate>[\d.]+)(?P<unit>it/s)(?P<postfix>.*)"
+)
+_RICH_PAIR: Final = re.compile(r"(?<![\w./-])[\d./-]*+(?P<key>[A-Za-z_][\w./-]*+): (?P<value>\S+)")
+_PAIR: Final = re.compile(r"(?:^|,)\s*+(?P<key>[A-Za-z_][\w ./@%-]*+)\s*+=\s*+(?P<value>[^,]*+)")
+_MIN_INTERVAL_S: Final = 30.0
+"""Shortest time between two bar states from which a speed is computed."""
+_HF_PAIR: Final = re.compile(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
 _HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
 _HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
-_EPOCH_BAR: Final = rx(r"Epoch\s++(?P<epoch>\d++)(?:/\S++)?\s*+:?\s*+:?$")
+_EPOCH_BAR: Final = re.compile(r"Epoch\s++(?P<epoch>\d++)(?:/\S++)?\s*+:?\s*+:?$")
 _CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
 _LIGHTNING_NAMES: Final = {**_CSV_NAMES, "train/loss": "loss", "train_acc": "train_top1"}
-_CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")
+_LEARNING_RATE: Final = re.compile(r"^lr-|^lr$|learning_rate")
 
 
-class HfTrainerReader(LogReader):
-    """Steps come from the bars, or from the epochs: the dictionaries have none."""
+class ProgressBar(NamedTuple):
+    """One state of a progress bar.
+
+    ``period_s`` is the smoothed time per step that the bar prints; None if it prints none.
+    """
+
+    title: str
+    n: int
+    total: int | None
+    elapsed_s: float
+    period_s: float | None
+    values: dict[str, str]
+
+
+def bars_in(text: str) -> list[ProgressBar]:
+    """Return the progress bar states that a line contains."""
+    if "━" in text and "•" in text:
+        return _parse_rich_bar(text)
+    if "[" not in text or ("|" not in text and "it [" not in text):
+        return []
+    found, before = [], 0
+    for match in _CLOSED_BAR.finditer(text) if "|" in text else _OPEN_BAR.finditer(text):
+        groups = match.groupdict()
+        title, before = text[before : match.start()], match.end()
+        elapsed = seconds_of(groups["elapsed"])
+        if elapsed is None:
+            continue
+        title, total = title.strip().rstrip(":").strip(), groups.get("total")
+        values = {
+            m["key"].rstrip(): m["value"].strip() for m in _PAIR.finditer(groups["postfix"] or "")
+        }
+        of_total = int(total) if total and total != "?" else None
+        period = _period_of_rate(groups["rate"], groups["unit"])
+        found.append(ProgressBar(title, int(groups["n"]), of_total, elapsed, period, values))
+    return found
+
+
+def _parse_rich_bar(text: str) -> list[ProgressBar]:
+    match = _RICH_BAR.search(text)
+    elapsed = None if match is None else seconds_of(match["elapsed"])
+    if match is None or elapsed is None:
+        return []
+    period, n_done = _period_of_rate(match["rate"], match["unit"]), int(match["n"])
+    values = {m["key"]: m["value"] for m in _RICH_PAIR.finditer(match["postfix"])}
+    return [ProgressBar(match["desc"], n_done, int(match["total"]), elapsed, period, values)]
+
+
+def _period_of_rate(rate: str | None, unit: str | None) -> float | None:
+    value = number(rate)
+    if not value or not unit:
+        return None
+    return value if unit.startswith("s/") else 1 / value
+
+
+@dataclass(slots=True)
+class ProgressSpeed:
+    """Measure the speed between bar states that are at least ``_MIN_INTERVAL_S`` apart.
+
+    The minimum is necessary because bars print whole seconds.
+    """
+
+    n: int = 0
+    elapsed_s: float = 0.0
+    is_set: bool = False
+
+    def period_s(self, bar: ProgressBar) -> float | None:
+        """Return the seconds per step since the last returned value; None if it is too early."""
+        if not self.is_set or bar.n < self.n or bar.elapsed_s < self.elapsed_s:
+            self.n, self.elapsed_s, self.is_set = bar.n, bar.elapsed_s, True
+            return None
+        steps, seconds = bar.n - self.n, bar.elapsed_s - self.elapsed_s
+        if steps <= 0 or seconds < _MIN_INTERVAL_S:
+            return None
+        self.n, self.elapsed_s = bar.n, bar.elapsed_s
+        return seconds / steps
+
+
+class _BarReader(LogReader):
+    """Base of readers of logs with progress bars."""
+
+    def begin(self) -> None:
+        """Reset the state at the start of a log or run."""
+        self.speed = ProgressSpeed()
+
+    def read(self, line: LogLine) -> None:
+        """Read the progress bars of a line, then its declared patterns."""
+        for bar in bars_in(line.text):
+            self.take_bar(bar)
+        super().read(line)
+
+    def take_bar(self, bar: ProgressBar) -> None:
+        """Store one state of a progress bar; ignore bars with other titles."""
+        raise NotImplementedError
+
+    def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
+        """Store the metrics behind a bar; a subclass may override this."""
+
+
+class HfTrainerReader(_BarReader):
+    """Read Hugging Face Trainer logs; steps come from bars or epochs, not from dictionaries."""
 
     titles: tuple[str, ...] = ("",)
     epochs: float | None = None
@@ -33,29 +152,19 @@ class HfTrainerReader(LogReader):
     rate: float | None = None
     steps_rate: float | None = None
 
-    def begin(self) -> None:
-        """Know nothing."""
-        self.speed = ProgressSpeed()
-
-    def read(self, line: LogLine) -> None:
-        """Note what ``line`` says: of bars, and as it is declared."""
-        for bar in bars_in(line.text):
-            self._bar(bar)
-        super().read(line)
-
     def dictionaries(self, match: re.Match[str], *_: object) -> None:
-        """Note what the dictionaries in a line say."""
-        for one in match.re.finditer(match.string):
-            self.values(_parsed(one[0]))
+        """Store the values of all dictionaries in a line."""
+        for dictionary in match.re.finditer(match.string):
+            self.values(_parse_dictionary(dictionary[0]))
 
     def began(self, _match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note when training began."""
+        """Store the time at which training began."""
         at_s = self.at_s(line)
         if self.run.training_from_s is None and math.isfinite(at_s):
             self.run.training_from_s = at_s
 
     def banner(self, match: re.Match[str], *_: object) -> None:
-        """Note a line of the banner, and how many ranks follow from its batches."""
+        """Store one line of the start banner; derive the number of ranks from batch sizes."""
         facts, value = self.run.facts, number(match["_of"]) or 0.0
         if match["_key"] == "Num Epochs":
             self.epochs = value
@@ -73,10 +182,11 @@ class HfTrainerReader(LogReader):
             facts.world_size = round(facts.global_batch / each) or None
 
     def final(self, match: re.Match[str], *_: object) -> None:
-        """Note a line of the table at the end."""
+        """Store one line of the final table."""
         self._final({match["_key"]: match["_of"]})
 
-    def _bar(self, bar: ProgressBar) -> None:
+    def take_bar(self, bar: ProgressBar) -> None:
+        """Store one state of a progress bar; ignore bars with other titles or totals."""
         if bar.title not in self.titles or bar.total is None:
             return
         self.total_steps = self.total_steps or bar.total
@@ -86,16 +196,13 @@ class HfTrainerReader(LogReader):
         point = LogPoint(bar.n, at_s=bar.elapsed_s)
         for period_s, over in ((bar.period_s, "ema"), (self.speed.period_s(bar), "interval")):
             if period_s is not None:
-                of: dict[str, Any] = {"over": over, "is_redrawn": over == "ema"}
-                self.run.metric("step_period_ns", period_s * 1e9, point, is_elapsed=True, **of)
+                options: dict[str, Any] = {"over": over, "is_redrawn": over == "ema"}
+                self.run.metric("step_period_ns", period_s * 1e9, point, is_elapsed=True, **options)
         self.bar = bar
         self.of_postfix(bar, point)
 
-    def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
-        """Note the metrics behind a bar."""
-
     def values(self, values: dict[str, Any]) -> None:
-        """Note a dictionary that it prints, or that stands in its files."""
+        """Store a dictionary that the Trainer printed or wrote to one of its files."""
         if "train_samples" in values:
             self.run.facts.train_samples = number(values["train_samples"])
         if "train_runtime" in values:
@@ -113,6 +220,10 @@ class HfTrainerReader(LogReader):
             self.run.event("evaluation", seconds=seconds, epoch=epoch)
 
     def _point(self, epoch: float | None, step: float | None) -> LogPoint:
+        """Return a position from epoch or step.
+
+        The last bar provides the missing step and the time.
+        """
         bar = self.bar
         if step is None and epoch is not None and self.epochs and self.total_steps:
             step = float(round(epoch * self.total_steps / self.epochs))
@@ -125,9 +236,10 @@ class HfTrainerReader(LogReader):
                 at_s = max(0.0, at_s + (step - bar.n) * bar.period_s)
         batch = self.run.facts.global_batch
         samples = step * batch if step is not None and batch else math.nan
-        return LogPoint(_known(step), _known(epoch), at_s, samples)
+        return LogPoint(_or_nan(step), _or_nan(epoch), at_s, samples)
 
     def _final(self, values: dict[str, Any]) -> None:
+        """Store the totals of the run, and keep its rates until `end`."""
         run, length = self.run, values.get("train_runtime")
         seconds = number(length)
         if seconds is None and length is not None:
@@ -146,7 +258,11 @@ class HfTrainerReader(LogReader):
                 run.metric(name, number(text), over="run")
 
     def end(self) -> None:
-        """Note the rates of the whole run, once it is known whether steps are printed, too."""
+        """Store the rates of the whole run.
+
+        The meaning of ``train_samples_per_second`` depends on whether a rate in steps was printed,
+        which is known only at the end.
+        """
         run, rate, steps = self.run, self.rate, self.steps_rate
         self.rate = self.steps_rate = None
         if steps is not None:
@@ -156,53 +272,49 @@ class HfTrainerReader(LogReader):
         run.metric("steps_per_s" if steps is None else "samples_per_s", rate, over="run")
         text = "throughput of the whole run, {rate:1/s}, includes evaluations and checkpoints"
         if steps is None:
-            text = "traceprof reads train_samples_per_second, {rate:1/s}, as steps per second, as "
-            text += "in versions before May 2021, because train_steps_per_second is absent"
+            text = (
+                "traceprof reads train_samples_per_second, {rate:1/s}, as steps per second, as "
+                "in versions before May 2021, because train_steps_per_second is absent"
+            )
         run.say(text, rate=rate)
 
 
 class StepsBarReader(HfTrainerReader):
-    """Bars that are called "Steps", with the loss of the step behind them."""
+    """Read bars titled "Steps", which show the loss of the step behind the bar."""
 
     titles = ("Steps",)
 
     def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
-        """Note the metrics behind a bar."""
+        """Store the metrics behind a bar."""
         for key, text in bar.values.items():
             if key not in _HF_SKIPPED and not key.startswith("lr"):
                 name = "loss" if key in ("step_loss", "train_loss") else key
                 self.run.metric(name, number(text), point, is_elapsed=True, is_redrawn=True)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_dictionary(text: str) -> dict[str, Any]:
+    """Return a printed Python dictionary."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        # Bare nan and inf are no literals.
+        # nan and inf without quotes are not Python literals.
         return {match["key"]: match["value"].strip() for match in _HF_PAIR.finditer(text)}
     return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
-def _known(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-class LightningReader(LogReader):
-    """Bars that are called "Epoch N"; other bars are of evaluations."""
+class LightningReader(_BarReader):
+    """Read Lightning bars titled "Epoch N"; all other bars belong to evaluations."""
 
-    def begin(self) -> None:
-        """Know nothing."""
-        self.speed = ProgressSpeed()
-
-    def read(self, line: LogLine) -> None:
-        """Note what ``line`` says: of bars, and as it is declared."""
-        for bar in bars_in(line.text):
-            match = _EPOCH_BAR.search(bar.title)
-            if match is not None:
-                self._bar(int(match["epoch"]), bar)
-        super().read(line)
-
-    def _bar(self, epoch: int, bar: ProgressBar) -> None:
+    def take_bar(self, bar: ProgressBar) -> None:
+        """Store one state of a progress bar; ignore bars with other titles."""
+        match = _EPOCH_BAR.search(bar.title)
+        if match is None:
+            return
+        epoch = int(match["epoch"])
         step = epoch * bar.total + bar.n if bar.total else bar.n
         self.book.position(bar.n, epoch)
         run = self.run
@@ -221,7 +333,7 @@ class LightningReader(LogReader):
                 run.metric("step_period_ns", each_ns, point, over="epoch", is_redrawn=True)
 
     def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
-        """Note the metrics behind a bar."""
+        """Store the metrics behind a bar."""
         for key, text in bar.values.items():
             if key != "v_num":
                 over = "run" if key.startswith("val") else "ema" if key == "loss" else "step"
@@ -230,19 +342,19 @@ class LightningReader(LogReader):
 
 
 class NemoReader(LightningReader):
-    """Counters in the bar of the first version are rounded; steps are counted by the bar."""
+    """Read NeMo logs. Counters in the version 1 bar are rounded; the bar itself counts steps."""
 
     def stepped(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note what the cells of a line of the second version say."""
+        """Store the cells of a NeMo 2 line."""
         parts = (cell.rpartition(": ") for cell in match["_parts"].split("|"))
         cells = {key.strip(): number(value) for key, colon, value in parts if colon}
-        done, samples = cells.get("global_step"), cells.get("consumed_samples")
+        global_step, samples = cells.get("global_step"), cells.get("consumed_samples")
         epoch = int(match["_epoch"])
-        self.book.position(*((int(match["_at"]), epoch) if done is None else (done,)))
+        self.book.position(*((int(match["_at"]), epoch) if global_step is None else (global_step,)))
         run = self.run
         run.facts.global_batch = cells.get("global_batch_size") or run.facts.global_batch
-        of_epoch = epoch if done is None else math.nan
-        point = LogPoint(_known(done), of_epoch, self.at_s(line), _known(samples))
+        of_epoch = epoch if global_step is None else math.nan
+        point = LogPoint(_or_nan(global_step), of_epoch, self.at_s(line), _or_nan(samples))
         seconds = cells.get("train_step_timing in s")
         if seconds is not None:
             run.metric("step_period_ns", seconds * 1e9, point)
@@ -252,14 +364,14 @@ class NemoReader(LightningReader):
                 run.metric(key, value, point, over="run")
 
     def reached(self, match: re.Match[str], point: LogPoint, line: LogLine) -> None:
-        """Note a value that was the best so far, for which a checkpoint may be saved."""
+        """Store a new best value, and the checkpoint that is saved for it, if any."""
         point = point._replace(at_s=self.at_s(line))
         self.run.metric(match["_name"], number(match["_best"]), point, over="run")
         if "saving model to '" in line.text:
             self.run.event("checkpoint", self.book.when(line))
 
     def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
-        """Note the metrics behind a bar; those that count are rounded to two or three digits."""
+        """Store the metrics behind a bar; the bar rounds counters to two or three digits."""
         run = self.run
         for key, text in bar.values.items():
             value = number(text)
@@ -276,18 +388,18 @@ class NemoReader(LightningReader):
 
 
 class MetricsCsvReader(LogReader):
-    """Rows of Lightning's CSVLogger: one a step, cells empty where nothing was logged.
+    """Read Lightning CSVLogger files: one row per step, with empty cells where nothing was logged.
 
-    Steps are counted from 0; no row tells a time, so that there is no throughput.
+    Steps are counted from 0. Rows contain no times, so there is no throughput.
     """
 
     def begin(self) -> None:
-        """Know nothing."""
+        """Reset the state at the start of a log or run."""
         self.names: list[str] = []
         self.last_epoch = math.nan
 
     def read(self, line: LogLine) -> None:
-        """Note what one row says, or its heading."""
+        """Store the values of one row, or the heading."""
         text = line.raw.strip()
         if self.source.patterns[0].regex.match(text):
             self.names = [name.strip() for name in text.split(",")]
@@ -303,7 +415,7 @@ class MetricsCsvReader(LogReader):
         self.last_epoch = values.pop("epoch", self.last_epoch)
         self.book.position(step)
         for name, value in values.items():
-            if not _CSV_RATES.search(name):
+            if not _LEARNING_RATE.search(name):
                 is_evaluated = name.startswith(("val", "test"))
                 point = LogPoint(step + 1, self.last_epoch + is_evaluated)
                 over = "run" if is_evaluated else "step"

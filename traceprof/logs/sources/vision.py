@@ -1,4 +1,4 @@
-"""Programs that train on images: timm, torchvision, OpenMMLab and others."""
+"""Read logs of image model training: timm, torchvision, OpenMMLab, and others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LABELS: Final = {
 
 
 class TimmReader(LogReader):
-    """Samples per second are of all ranks; the mean since the epoch began stands in brackets."""
+    """Read timm logs. Samples per second count all ranks; the mean of the epoch is in brackets."""
 
     def trained(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
-        """Note the steps between two lines."""
+        """Store the time per step between two lines."""
         run, idx, rate = self.run, int(match["_idx"]), number(match["samples_per_s__step"])
         if idx == 0 and rate and (update := number(match["_time"])):
             run.facts.global_batch = run.facts.global_batch or _whole(rate * update)
@@ -38,43 +38,46 @@ class TimmReader(LogReader):
                 run.metric("samples_per_s", rate, point, over="interval")
 
     def tested(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note how long an evaluation took."""
+        """Store the duration of an evaluation."""
         seconds = (int(match["_last"]) + 1) * (number(match["_time_avg"]) or 0.0)
         self.run.event("evaluation", self.book.when(line), seconds, epoch=self.epoch)
 
 
 def _whole(value: float) -> float | None:
-    """Return a batch that was computed of two rounded numbers, None where it is none."""
+    """Return a batch size computed from two rounded numbers.
+
+    None if it is not near a whole number.
+    """
     return float(round(value)) if abs(value - round(value)) <= 0.05 + 2e-3 * value else None
 
 
 class ImagenetReader(LogReader):
-    """Values are those of one process, and every process prints them."""
+    """Read logs of the PyTorch ImageNet example. Every process prints its own values."""
 
     by_rank = True
     from_one: bool | None = None
 
     def done(self, idx: int, total: int) -> int:
-        """Return how many steps are done; forks count them from 1."""
+        """Return the number of finished steps; some forks count steps from 1."""
         if self.from_one is None:
             self.from_one = idx % 10 == 1 or (idx > 0 and idx == total)
         return idx if self.from_one else idx + 1
 
     def other(self, _pattern: Pattern, key: str) -> Declared:
-        """Return what a cell is: the mean accuracy since the epoch began."""
+        """Return the meaning of a cell: the mean accuracy since the start of the epoch."""
         return declared(f"train_top{key[-1]}_percent_per_rank__epoch")
 
     def trained(self, match: re.Match[str], point: LogPoint, line: LogLine) -> None:
-        """Note the steps between two lines."""
-        done = self.done(int(match["_idx"]), self.total)
+        """Store the time per step between two lines."""
+        n_done = self.done(int(match["_idx"]), self.total)
         mean_s = number(match["step_s_per_rank__epoch"]) or 0.0
-        period_s = self.period_s(line.rank, int(match["epoch"]), done, mean_s)
+        period_s = self.period_s(line.rank, int(match["epoch"]), n_done, mean_s)
         if period_s is not None:
-            own = {"scope": "rank", "rank": line.rank, "over": "interval"}
-            self.note("step_period_ns", 1e9 * period_s, point, **own)
+            options = {"scope": "rank", "rank": line.rank, "over": "interval"}
+            self.note("step_period_ns", 1e9 * period_s, point, **options)
 
     def end(self) -> None:
-        """Say how many processes printed the same."""
+        """Add a note if several processes printed the same values."""
         copies = max((s.copies for s in self.run.series.values()), default=1)
         if copies > 1:
             text = "{n:count} processes print without their rank; traceprof shows their means"
@@ -82,35 +85,37 @@ class ImagenetReader(LogReader):
 
 
 class CountedSamplesReader(LogReader):
-    """Lines count the samples of an epoch; of OpenCLIP epochs are counted from 0."""
+    """Read lines that count the samples of an epoch; OpenCLIP counts epochs from 0."""
 
     def counted(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note where a line is, and what it says."""
-        own = match.groupdict()
-        epoch, at, of = (int(own[name].replace(",", "")) for name in ("_epoch", "_at", "_of"))
+        """Store the position and the values of a line."""
+        groups = match.groupdict()
+        epoch, at, epoch_samples = (
+            int(groups[name].replace(",", "")) for name in ("_epoch", "_at", "_of")
+        )
         self.book.position(at, epoch)
-        facts, begun = self.run.facts, epoch - ("_loss" in own)
-        self.epoch, facts.train_samples = begun, of
-        told = {
+        facts, begun = self.run.facts, epoch - ("_loss" in groups)
+        self.epoch, facts.train_samples = begun, epoch_samples
+        values = {
             cell["key"] or cell["unit"]: number(cell["value"] or cell["rate"]) or math.nan
-            for cell in _COUNTED_CELL.finditer(own.get("_values") or "")
+            for cell in _COUNTED_CELL.finditer(groups.get("_values") or "")
         }
-        if {"Batch (t)", "/s"} <= told.keys() and not facts.global_batch:
-            facts.global_batch = _whole(told["Batch (t)"] * told["/s"])
-        samples, batch = float(begun * of + at), facts.global_batch
+        if {"Batch (t)", "/s"} <= values.keys() and not facts.global_batch:
+            facts.global_batch = _whole(values["Batch (t)"] * values["/s"])
+        samples, batch = float(begun * epoch_samples + at), facts.global_batch
         step = samples / batch if batch else math.nan
-        point = LogPoint(step, begun + at / of, self.at_s(line), samples)
-        if "_loss" in own:
-            self.run.metric("loss", number(own["_loss"]), point)
-        for key, value in told.items():
+        point = LogPoint(step, begun + at / epoch_samples, self.at_s(line), samples)
+        if "_loss" in groups:
+            self.run.metric("loss", number(groups["_loss"]), point)
+        for key, value in values.items():
             name, times = _COUNTED[key]
             self.run.metric(name, value * times, point, scope="device" if "gpu" in key else "run")
 
     def right(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
-        """Note how many were right in an evaluation."""
+        """Store the number of correct predictions of an evaluation."""
         if match["_all"] is not None:
-            share = int(match["_right"]) / int(match["_all"])
-            self.run.metric("top1", share, point, over="run")
+            accuracy = int(match["_right"]) / int(match["_all"])
+            self.run.metric("top1", accuracy, point, over="run")
 
 
 _COUNTED_CELL: Final = re.compile(
@@ -127,7 +132,10 @@ _COUNTED: Final = {
 
 
 class PaddleReader(LogReader):
-    """Epochs are counted from 1 and iterations from 0; rates are of one process."""
+    """Read PaddlePaddle logs.
+
+    Epochs count from 1, iterations from 0; rates refer to one process.
+    """
 
     def _place_in_epoch(
         self, texts: Mapping[str, str], epoch: int, rank: int | None
@@ -138,10 +146,10 @@ class PaddleReader(LogReader):
 
 
 class MmengineReader(LogReader):
-    """Lines are means of the interval; counters of iterations begin at 1 in each epoch."""
+    """Read MMEngine logs. Lines are means of the interval; each epoch counts iterations from 1."""
 
     def other(self, pattern: Pattern, key: str) -> Declared:
-        """Return what a value is: of an evaluation every accuracy is in per cent."""
+        """Return the meaning of a value; evaluations print every accuracy in percent."""
         if pattern.over != "run":
             return Declared("train_acc" if key == "acc" else key)
         if key.startswith("accuracy"):
@@ -150,13 +158,13 @@ class MmengineReader(LogReader):
 
 
 class Detectron2Reader(LogReader):
-    """The time is the mean since the start, which hides what becomes slow later."""
+    """Read Detectron2 logs. The time is the mean since the start, which hides later slowdowns."""
 
     task = ""
     names: tuple[str, ...] = ()
 
     def evaluated(self, match: re.Match[str], point: LogPoint, line: LogLine) -> None:
-        """Note a line of the evaluation: its task, the heads of its columns, or their values."""
+        """Store a line of an evaluation: its task, its column headings, or its values."""
         if match["_task"]:
             self.task = match["_task"]
             return
@@ -170,22 +178,25 @@ class Detectron2Reader(LogReader):
 
 
 class TfCnnReader(LogReader):
-    """A step's rate is the mean since warm-up, of one process; the total is of all processes."""
+    """Read tf_cnn_benchmarks logs.
+
+    A rate is one process's mean since warm-up; the total counts all.
+    """
 
     by_rank = True
     total_per_s: float | None = None
     totals = 0
 
     def stepped(self, *_of_match: object) -> None:
-        """Note that no rate holds the first steps."""
+        """Record that rates exclude the first steps."""
         self.run.facts.has_warmup = False
 
     def summed(self, match: re.Match[str], *_: object) -> None:
-        """Note the total of all processes."""
+        """Store the total of all processes."""
         self.total_per_s, self.totals = float(match["_per_s"]), self.totals + 1
 
     def head(self, match: re.Match[str], *_: object) -> None:
-        """Note a line of the head; a head after a total begins another run."""
+        """Store a line of the heading; a heading after a total starts another run."""
         key, value, run = match["_key"], match["_rest"], self.run
         if key in ("TensorFlow", "Model") and self.total_per_s is not None:
             run = self.book.begin_run()
@@ -199,7 +210,7 @@ class TfCnnReader(LogReader):
             run.labels[_LABELS[key]] = value
 
     def end(self) -> None:
-        """Note the total once, however many processes print it."""
+        """Store the total once, even if several processes print it."""
         run, facts = self.run, self.run.facts
         copies = max((s.copies for _, s in run.of("samples_per_s")), default=1)
         processes = max(copies, len({key.rank for key, _ in run.of("samples_per_s")}))
