@@ -9,7 +9,7 @@ from tests.builders import TraceBuilder
 from tests.measures.compute.test_utilization import H100, stated
 from tests.running import run
 from traceprof.errors import NotRecordedError
-from traceprof.measures.compute.energy import integrated
+from traceprof.measures.compute.energy import integrate_power
 from traceprof.model.timing import TimeWindow
 from traceprof.render.formatting import sentences
 
@@ -49,13 +49,13 @@ def test_power_that_is_the_mean_of_a_second_is_of_half_a_second_before() -> None
     assert late["joules"] == pytest.approx(5000, rel=0.01)
     power = np.array([0.0, 100.0, 100.0])
     times = np.array([0, SECOND, 2 * SECOND])
-    assert integrated(times, power, TimeWindow(0, SECOND)) == pytest.approx(50)
+    assert integrate_power(times, power, TimeWindow(0, SECOND)) == pytest.approx(50)
 
 
 def test_samples_that_are_missing_make_no_energy() -> None:
     times = np.array([0, SECOND, 2 * SECOND, 9 * SECOND, 10 * SECOND])
-    assert integrated(times, np.full(5, 100.0), TimeWindow(0, 10 * SECOND)) is None
-    assert integrated(times, np.full(5, 100.0), TimeWindow(0, 30 * SECOND)) is None
+    assert integrate_power(times, np.full(5, 100.0), TimeWindow(0, 10 * SECOND)) is None
+    assert integrate_power(times, np.full(5, 100.0), TimeWindow(0, 30 * SECOND)) is None
 
 
 def test_a_price_tells_what_a_step_costs_with_power_and_without() -> None:

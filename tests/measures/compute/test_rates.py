@@ -214,7 +214,7 @@ def test_sizes_come_before_what_pytorch_wrote() -> None:
     given = [json.dumps(own) for own in PRODUCT]
     found = work_of("aten::mm", *given, "7", "1")
     assert found is not None
-    assert (found.flops, found.is_told) == (FLOP, False)
+    assert (found.flops, found.is_from_torch) == (FLOP, False)
 
 
 def of_experts(tokens: int, end: int, rank: int = 0) -> Trace:

@@ -1,1 +1,1 @@
-"""How much is computed: FLOPs of operators and steps, rates against peaks, energy."""
+"""FLOPs of operators and steps, rates compared with hardware peaks, and energy."""

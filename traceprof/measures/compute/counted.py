@@ -1,8 +1,8 @@
-"""The FLOPs and bytes of kernels: those of the operator of PyTorch that launched them.
+"""FLOPs and bytes of kernels, from the PyTorch operators that launched them.
 
-Of operators that call one another the outermost counts that is known, with all that it launched.
-Its FLOPs belong to its kernels of matrix work, to each as much as it takes of their time; where it
-launched none, to all of them.
+When operators call each other, the outermost operator with known work counts, with all kernels
+that it launched. Its FLOPs are divided among its matrix kernels in proportion to their durations.
+If it launched no matrix kernel, they are divided among all of its kernels.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from traceprof.names.kernels import (
     wide_precision_of,
 )
 
-UNCOUNTED: Final = frozenset(
+COMPUTE_HEAVY: Final = frozenset(
     {*MATRIX_WORK, Activity.MOE, Activity.RECURRENT, Activity.FFT, Activity.CUDA_GRAPH}
 )
-"""Classes of kernels that compute much: where their operator is not known, FLOPs are missing."""
-ON_CORES: Final = " without tensor cores"
-"""Behind a precision that tensor cores would multiply in, of kernels that do not use them."""
+"""Compute-heavy kernel classes: FLOPs are missing if the operator of such a kernel is unknown."""
+WITHOUT_TENSOR_CORES: Final = " without tensor cores"
+"""Suffix of a tensor-core precision, for kernels that do not use tensor cores."""
 TOLD: Final = (
     "For {share:ratio} of kernel time, FLOPs and bytes are from PyTorch (kernel_flop, "
     "kernel_num_gb), since the input sizes do not determine them."
@@ -44,155 +44,167 @@ _FORWARD: Final = (
     *("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d"),
     "aten::scaled_dot_product_attention",
 )
-"""Operators that nobody but a forward pass calls."""
-_NARROW: Final = ("fp16", "bf16")
+"""Operators that only a forward pass calls."""
+_TENSOR_CORE_PRECISIONS: Final = ("fp16", "bf16")
 
 
 @fact
 def counted_operators(trace: Trace) -> Table:
-    """Return the operators whose work is known, none inside another.
+    """Return the operators with known work; no operator is inside another one.
 
-    Columns: start_ns, end_ns, process, thread, name and dims (Names), flop, model_flop, n_bytes,
-    precision (Names) and is_told, as in `Work`.
+    Columns: start_ns, end_ns, process, thread, name and dims (Names), flop, model_flop (0 for
+    recomputation), n_bytes, precision (Names) and is_from_torch, as in `Work`.
     """
     given = trace.operator_inputs
     texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
-    groups = groups_of(*(own.packed for own in texts))
+    groups = groups_of(*(column.packed for column in texts))
     found = [
-        work_of(*(own.texts[code] for own, code in zip(texts, key, strict=True)))
+        work_of(*(column.texts[code] for column, code in zip(texts, key, strict=True)))
         for key in groups.keys
     ]
-    rows = np.flatnonzero(np.array([one is not None for one in found], np.bool_)[groups.number])
-    place, works = groups.number[rows], [one or Work() for one in found]
+    rows = np.flatnonzero(np.array([work is not None for work in found], np.bool_)[groups.number])
+    place, works = groups.number[rows], [work or Work() for work in found]
     table = given.select("start_ns", "end_ns", "process", "thread", "name", "dims").take(rows)
-    is_again = _are_recomputed(trace, table)
+    model_flop = np.array([work.model_flops for work in works], np.float64)[place]
     table = table.assign(
-        flop=np.array([one.flops for one in works], np.float64)[place],
-        model_flop=np.array([one.model_flops for one in works], np.float64)[place] * ~is_again,
-        n_bytes=np.array([one.n_bytes for one in works], np.float64)[place],
-        precision=Names.of([one.precision for one in works])[place],
-        is_told=np.array([one.is_told for one in works], np.bool_)[place],
+        flop=np.array([work.flops for work in works], np.float64)[place],
+        model_flop=model_flop * ~_find_recomputed(trace, table),
+        n_bytes=np.array([work.n_bytes for work in works], np.float64)[place],
+        precision=Names.of([work.precision for work in works])[place],
+        is_from_torch=np.array([work.is_from_torch for work in works], np.bool_)[place],
     )
     return table.take(find_parents(table)[0] < 0)
 
 
-def _are_recomputed(trace: Trace, operators: Table) -> Bools:
-    """Return which operators run a second time: forward ones inside the backward pass.
+def _find_recomputed(trace: Trace, operators: Table) -> Bools:
+    """Return a mask of recomputing operators: forward operators inside the backward pass.
 
-    So does activation checkpointing: a whole layer of the forward pass (aten::linear, not just the
-    product that a gradient needs) is called inside an operator of autograd.
+    Activation checkpointing recomputes: an autograd operator calls a whole layer of the forward
+    pass (aten::linear, not only the matrix product that a gradient needs).
     """
     calls = trace.host_ops.select("start_ns", "end_ns", "process", "thread", "name")
     forward = calls.take(calls["name"].isin(_FORWARD))
     forward = forward.take(find_parents(forward)[0] < 0)
-    inside = _around(forward, operators)
+    enclosing_forward = _find_enclosing(forward, operators)
     backward = calls.take(autograd_rows(calls["name"]))
     backward = backward.take(find_parents(backward)[0] < 0)
-    again: Bools = np.append(_around(backward, forward) >= 0, False)[inside]
-    return again
+    is_again: Bools = np.append(_find_enclosing(backward, forward) >= 0, False)[enclosing_forward]
+    return is_again
 
 
-def _around(spans: Table, rows: Table) -> Ints:
+def _find_enclosing(spans: Table, rows: Table) -> Ints:
+    """Return the index of the innermost span that contains the start of each row; -1 for none."""
     return innermost(spans, rows["process"], rows["thread"], rows["start_ns"])
 
 
 @fact
 def work_of_kernels(trace: Trace) -> Table:
-    """Return what each kernel of the whole recording does, a row for each.
+    """Return the work of each kernel of the whole recording, one row per kernel.
 
-    Columns: operator (its row among `counted_operators`, -1: not known), flop, model_flop and
-    n_bytes (shares of the operator's; 0 where it has none), precision (Names: what it multiplies
-    in, of kernels without a known operator what their name says), is_uncounted (it computes
-    much, and how much is not known) and is_told (PyTorch itself wrote what it does).
+    Columns: operator (row index in `counted_operators`, -1 if unknown), flop, model_flop and
+    n_bytes (shares of the operator's work; 0 if it has none), precision (Names: from the operator's
+    inputs, otherwise from the kernel name), is_uncounted (a compute-heavy kernel with unknown
+    FLOPs) and is_from_torch (PyTorch recorded the FLOPs and bytes).
     """
     operators, launches = counted_operators(trace), launches_of(trace, "kernels")
-    row = innermost(operators, launches.process, launches.thread, launches.start_ns)
-    row = np.where(launches.is_known, row, -1)
-    # In pieces of the kernels: all that is worked out of them takes much memory at once.
+    operator_rows = innermost(operators, launches.process, launches.thread, launches.start_ns)
+    operator_rows = np.where(launches.is_known, operator_rows, -1)
+    # Kernels are processed in pieces, since the intermediate arrays of all kernels are large.
     kernels = trace.kernels.select("start_ns", "end_ns", "name", "activity")
 
     def pieces() -> Iterator[tuple[Ints, Table]]:
-        return ((row[own], kernels.take(own)) for own in pieces_of(max(len(row), 1)))
+        return (
+            (operator_rows[rows], kernels.take(rows))
+            for rows in pieces_of(max(len(operator_rows), 1))
+        )
 
-    sums = np.sum([_sums(operators, *piece) for piece in pieces()], axis=0)
-    worked = Table.stacked([_worked(operators, sums, *piece).on_disk() for piece in pieces()])
-    said = np.append(operators["precision"].codes, -1)[row]
-    alike = groups_of(kernels["name"].packed, kernels["activity"].packed, said)
-    some = alike.first_rows
-    precision, on_units = _precision(operators, row[some], kernels.take(some))
-    has_flop = worked["flop"] > 0
-    telling = [has_flop, has_flop & on_units[alike.number]]
-    precision = _of_operators(precision[alike.number], row, telling, len(operators))
-    return Table({"operator": row, **worked.columns, "precision": precision})
-
-
-def _sums(operators: Table, row: Ints, kernels: Table) -> Floats:
-    """Return the time of matrix work and of all kernels of each operator, in ns."""
-    kept, lengths = row >= 0, lengths_of(kernels)
-    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK])
-    own, weights = row[kept], (lengths * is_matrix, lengths)
-    of_each = [np.bincount(own, ns[kept], minlength=len(operators)) for ns in weights]
-    return np.stack(of_each).astype(np.float64)
+    sums = np.sum([_sum_operator_times(operators, *piece) for piece in pieces()], axis=0)
+    work = Table.stacked([_split_work(operators, sums, *piece).on_disk() for piece in pieces()])
+    precision_codes = np.append(operators["precision"].codes, -1)[operator_rows]
+    groups = groups_of(kernels["name"].packed, kernels["activity"].packed, precision_codes)
+    first_rows = groups.first_rows
+    precision, on_units = _find_precision(
+        operators, operator_rows[first_rows], kernels.take(first_rows)
+    )
+    has_flop = work["flop"] > 0
+    sources = [has_flop, has_flop & on_units[groups.number]]
+    precision = _share_precision(precision[groups.number], operator_rows, sources, len(operators))
+    return Table({"operator": operator_rows, **work.columns, "precision": precision})
 
 
-def _worked(operators: Table, sums: Floats, row: Ints, kernels: Table) -> Table:
-    """Return the columns of `work_of_kernels` that are shares of the operator's."""
-    weights = lengths_of(kernels).astype(np.float64)
-    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK])
-    of_matrix, of_all = (np.append(own, 0.0)[row] for own in sums)
-    of_time = ratio_of(weights, of_all)
-    share = np.where(of_matrix > 0, ratio_of(weights * is_matrix, of_matrix), of_time)
-    shares = {"flop": share, "model_flop": share, "n_bytes": np.nan_to_num(of_time)}
-    is_heavy = kernels["activity"].isin([own.value for own in UNCOUNTED])
+def _sum_operator_times(operators: Table, row: Ints, kernels: Table) -> Floats:
+    """Return the time of each operator's matrix kernels and of all its kernels, in ns.
+
+    The array has the shape (2, number of operators).
+    """
+    is_known, lengths = row >= 0, lengths_of(kernels)
+    times = (lengths * kernels["activity"].isin(MATRIX_WORK), lengths)
+    sums = [np.bincount(row[is_known], ns[is_known], minlength=len(operators)) for ns in times]
+    return np.stack(sums).astype(np.float64)
+
+
+def _split_work(operators: Table, sums: Floats, row: Ints, kernels: Table) -> Table:
+    """Return the columns of `work_of_kernels` that each kernel takes from its operator.
+
+    ``sums`` are those of `_sum_operator_times`; ``row`` is the operator of each kernel.
+    """
+    lengths, activity = lengths_of(kernels).astype(np.float64), kernels["activity"]
+    matrix_ns, all_ns = (np.append(ns, 0.0)[row] for ns in sums)
+    time_share = ratio_of(lengths, all_ns)
+    matrix_share = ratio_of(lengths * activity.isin(MATRIX_WORK), matrix_ns)
+    flop_share = np.where(matrix_ns > 0, matrix_share, time_share)
+    shares = {"flop": flop_share, "model_flop": flop_share, "n_bytes": np.nan_to_num(time_share)}
     has_work = np.append(operators["flop"] > 0, False)[row]
     return Table(
         {
             **{
-                name: np.nan_to_num(np.append(operators[name], 0.0)[row] * own)
-                for name, own in shares.items()
+                name: np.nan_to_num(np.append(operators[name], 0.0)[row] * share)
+                for name, share in shares.items()
             },
-            "is_uncounted": is_heavy & ~has_work,
-            "is_told": np.append(operators["is_told"], False)[row],
+            "is_uncounted": activity.isin(COMPUTE_HEAVY) & ~has_work,
+            "is_from_torch": np.append(operators["is_from_torch"], False)[row],
         }
     )
 
 
-def _of_operators(precision: Names, row: Ints, telling: Sequence[Bools], n: int) -> Names:
-    """Return the precision of kernels, of those that help others of their operator that of these.
+def _share_precision(precision: Names, row: Ints, sources: Sequence[Bools], n: int) -> Names:
+    """Return the precision of kernels, the same for all kernels of an operator.
 
-    ``telling`` are the kernels that tell it, the surest last.
+    A kernel whose name shows the precision decides for its operator's other kernels. ``sources``
+    are masks of these kernels, the most reliable mask last. ``n`` is the number of operators.
     """
     codes = np.full(n + 1, -1, np.int64)
-    for kernels in telling:
-        codes[row[kernels]] = precision.codes[kernels]
+    for is_source in sources:
+        codes[row[is_source]] = precision.codes[is_source]
     return Names(np.where(codes[row] >= 0, codes[row], precision.codes), precision.texts)
 
 
-def _precision(operators: Table, row: Ints, kernels: Table) -> tuple[Names, Bools]:
-    """Return what kernels multiply in: as operators read it, and as names of kernels refine it.
+def _find_precision(operators: Table, row: Ints, kernels: Table) -> tuple[Names, Bools]:
+    """Return the precision of each kernel, and a mask of kernels on tensor (AMD: matrix) cores.
 
-    And which use tensor or matrix cores.
+    The operator's input types decide, otherwise the kernel name. The kernel name distinguishes
+    the precisions of FP32 inputs, such as TF32.
     """
-    names, told, units = kernels["name"], precisions(kernels), matrix_units(kernels)
+    names, by_kernel, units = kernels["name"], precisions(kernels), matrix_units(kernels)
     is_on_units = units == MatrixUnits.YES.value
     wide = names.by_text([wide_precision_of(name) for name in names.texts.tolist()])
-    wide = np.where(wide == "", np.where(told == "tf32", "tf32", ""), wide)
-    said = np.append(operators["precision"].plain(), "")[row]
-    found = np.where(said == "", told, said)
-    is_wide = found == "fp32"
-    on_units = np.where(is_on_units, "tf32", "fp32")
-    found = np.where(is_wide, np.where(wide == "", on_units, wide), found)
-    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK])
-    off = np.isin(found, _NARROW) & is_matrix & (units == MatrixUnits.NO.value)
-    suffix = np.where(off, ON_CORES, "").astype(object)
+    wide = np.where(wide == "", np.where(by_kernel == "tf32", "tf32", ""), wide)
+    by_operator = np.append(operators["precision"].plain(), "")[row]
+    found = np.where(by_operator == "", by_kernel, by_operator)
+    by_units = np.where(is_on_units, "tf32", "fp32")
+    found = np.where(found == "fp32", np.where(wide == "", by_units, wide), found)
+    is_off_units = (units == MatrixUnits.NO.value) & kernels["activity"].isin(MATRIX_WORK)
+    is_off_cores = np.isin(found, _TENSOR_CORE_PRECISIONS) & is_off_units
+    suffix = np.where(is_off_cores, WITHOUT_TENSOR_CORES, "").astype(object)
     return Names.of(found.astype(object) + suffix), is_on_units
 
 
 @of_window
 def counted_kernels(trace: Trace) -> Table:
-    """Return `work_of_kernels` of those in the window; of one that it cuts the part inside.
+    """Return `work_of_kernels` for the kernels in the window, with length_ns.
 
-    With length_ns, is_counted (it has FLOPs) and has_bytes.
+    A kernel that the window cuts has the share of its work that is inside. Two columns are
+    added: is_counted (the kernel has FLOPs) and has_bytes.
     """
     rows = trace.rows_in_whole("kernels")
     found, length = work_of_kernels(trace).take(rows), lengths_of(trace.kernels)

@@ -1,8 +1,8 @@
-"""Energy by samples of power, and what a run costs: for each step, sample and token.
+"""Measure energy from power samples, and the energy and cost per step, sample, and token.
 
-NVML's power is of the whole board. From Ampere on, but for the A100 and its kin, it is the mean of
-the last second, so that nothing shorter than a second or two has an energy of its own: power is
-integrated over all steady steps of the recording, and shared out evenly.
+NVML reports the power of the whole board. Since Ampere (except A100 and its relatives), a sample
+is the mean over the last second, so no span shorter than one or two seconds has a measured energy.
+traceprof therefore integrates power over all steady steps of the recording and divides it evenly.
 """
 
 from __future__ import annotations
@@ -50,19 +50,25 @@ ENERGY_SPEC: Final = ResultSpec.of("""
     same gpus_count: number of GPUs
     """)
 _POWER: Final = re.compile("^power_watts$")
-_AT_ONCE: Final = re.compile(r"\b(A100|A800|A30|V100|P100|T4|Quadro RTX|TITAN|RTX 20\d\d)\b")
-"""GPUs whose driver tells power of milliseconds, not the mean of a second."""
-_HALF_SECOND_NS: Final = 500_000_000
-_SHORTEST_NS: Final = 1_000_000_000
-_MOST_PERIODS: Final = 3
+_INSTANT_POWER_GPUS: Final = re.compile(
+    r"\b(A100|A800|A30|V100|P100|T4|Quadro RTX|TITAN|RTX 20\d\d)\b"
+)
+"""GPUs whose driver reports power over milliseconds, not the mean of the last second."""
+_AVERAGING_DELAY_NS: Final = 500_000_000
+_MIN_SPAN_NS: Final = 1_000_000_000
+_MAX_GAP_PERIODS: Final = 3
 _HOUR_NS: Final = 3_600_000_000_000
 
 
 def measure_energy(ranks: Ranks) -> Result:
-    """Return the energy of each GPU, and energy and cost of a step, a sample and a token."""
+    """Return the energy of each GPU, and the energy and cost of a step, a sample, and a token.
+
+    Raises:
+        NotRecordedError: The trace has no power samples and the user specified no price.
+    """
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
-    span, n_steps = _span(ranks)
-    rows = list(_devices(ranks, span)) if span.duration_ns >= _SHORTEST_NS else []
+    span, n_steps = _steady_span(ranks)
+    rows = list(_gpu_rows(ranks, span)) if span.duration_ns >= _MIN_SPAN_NS else []
     n_gpus = max(1, len(set(gpus_of(ranks).values())))
     has_power = len(samples_named(ranks, _POWER)) > 0
     if not has_power and stated.price_per_h is None:
@@ -75,11 +81,11 @@ def measure_energy(ranks: Ranks) -> Result:
         sum(row[name] for row in rows) / n_steps if is_whole else np.nan
         for name in ("joules", "idle_joules")
     ]
-    every = [*_units(ranks, stated, of_step), *_epoch(ranks, n_gpus)]
-    units = Table.of_rows(every, ("per", "duration_ns", "joules", "idle_joules"))
+    unit_rows = [*_unit_rows(ranks, stated, of_step), *_epoch_rows(ranks, n_gpus)]
+    units = Table.of_rows(unit_rows, ("per", "duration_ns", "joules", "idle_joules"))
     price = np.nan if stated.price_per_h is None else stated.price_per_h * n_gpus / _HOUR_NS
     units = units.assign(cost=price * units["duration_ns"].astype(np.float64))
-    found = Result(
+    result = Result(
         "energy",
         ENERGY_SPEC,
         {
@@ -89,11 +95,14 @@ def measure_energy(ranks: Ranks) -> Result:
         {"steps_count": n_steps, "gpus_count": n_gpus},
     )
     step_ns = base_of(ranks).step_ns if n_steps else 0.0
-    return found.with_notes(*_notes(rows, span, n_steps, step_ns, has_power=has_power))
+    return result.with_notes(*_notes(rows, span, n_steps, step_ns, has_power=has_power))
 
 
-def _span(ranks: Ranks) -> tuple[TimeWindow, int]:
-    """Return from the first to the last steady step of the whole recording, and how many."""
+def _steady_span(ranks: Ranks) -> tuple[TimeWindow, int]:
+    """Return the span from the first to the last steady step of the recording, and their count.
+
+    Without known steps, return the window and 0.
+    """
     steps = steps_of_ranks(ranks.whole)
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     if table.empty:
@@ -103,24 +112,28 @@ def _span(ranks: Ranks) -> tuple[TimeWindow, int]:
     return TimeWindow(start, end), int(counts.max())
 
 
-def _powers(ranks: Ranks) -> Iterator[tuple[int, str, Ints, Floats]]:
-    """Yield the first device of each GPU with power: its number and name, times and watts."""
+def _power_by_gpu(ranks: Ranks) -> Iterator[tuple[int, str, Ints, Floats]]:
+    """Yield device number, name, sample times in ns, and watts of each GPU with power samples.
+
+    A GPU with several device numbers is yielded once, under the first one with samples. The times
+    are moved back by half of the averaging period of the driver.
+    """
     power = samples_named(ranks, _POWER)
     seen = set()
     for device, gpu in gpus_of(ranks).items():
-        own = power.take(power["source"] == f"gpu:{device}").in_order("start_ns")
-        if gpu in seen or len(own) < 2:
+        samples = power.take(power["source"] == f"gpu:{device}").in_order("start_ns")
+        if gpu in seen or len(samples) < 2:
             continue
         seen.add(gpu)
-        delay = 0 if _AT_ONCE.search(gpu[2]) else _HALF_SECOND_NS
-        yield device, gpu[2], own["start_ns"] - delay, own["value"]
+        delay = 0 if _INSTANT_POWER_GPUS.search(gpu[2]) else _AVERAGING_DELAY_NS
+        yield device, gpu[2], samples["start_ns"] - delay, samples["value"]
 
 
-def _devices(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
-    """Yield a row for each GPU whose power is known all the time."""
+def _gpu_rows(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
+    """Yield a row of table ``energy`` for each GPU with power samples for the whole span."""
     seconds = span.duration_ns / 1e9
-    for device, name, times, watts in _powers(ranks):
-        joules = integrated(times, watts, span)
+    for device, name, times, watts in _power_by_gpu(ranks):
+        joules = integrate_power(times, watts, span)
         if joules is None:
             continue
         inside = watts[(times >= span.start_ns) & (times <= span.end_ns)]
@@ -136,62 +149,68 @@ def _devices(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
         }
 
 
-def integrated(times_ns: Ints, watts: Floats, span: TimeWindow) -> float | None:
-    """Return the joules over a span by trapezoids; None where samples are missing for long.
+def integrate_power(times_ns: Ints, watts: Floats, span: TimeWindow) -> float | None:
+    """Return the energy over a span in joules, by the trapezoidal rule.
 
-    Before the first and after the last sample power is that of the next one, for a period at most.
+    Return None if samples are missing: a gap exceeds three sampling periods. Before the first and
+    after the last sample, the power of the nearest sample applies, for one sampling period at most.
     """
     gaps = np.diff(times_ns)
     period = float(np.median(gaps)) if len(gaps) else 0.0
-    longest = _MOST_PERIODS * period
     first = int(np.searchsorted(times_ns, span.start_ns))
     last = int(np.searchsorted(times_ns, span.end_ns, side="right"))
-    inside = times_ns[first:last]
-    at = np.concatenate(([span.start_ns], inside, [span.end_ns])).astype(np.float64)
-    around = times_ns[max(0, first - 1) : last + 1]
-    if not len(around) or np.diff(around).max(initial=0) > longest:
+    points = np.concatenate(([span.start_ns], times_ns[first:last], [span.end_ns]))
+    points_ns = points.astype(np.float64)
+    enclosing_ns = times_ns[max(0, first - 1) : last + 1]
+    max_gap_ns = np.diff(enclosing_ns).max(initial=0)
+    if not len(enclosing_ns) or max_gap_ns > _MAX_GAP_PERIODS * period:
         return None
-    if around[0] - span.start_ns > period or span.end_ns - around[-1] > period:
+    if enclosing_ns[0] - span.start_ns > period or span.end_ns - enclosing_ns[-1] > period:
         return None
-    values = np.interp(at, times_ns.astype(np.float64), watts)
-    return float(np.trapezoid(values, at) / 1e9)
+    watts_at_points = np.interp(points_ns, times_ns.astype(np.float64), watts)
+    return float(np.trapezoid(watts_at_points, points_ns) / 1e9)
 
 
-def _units(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterator[dict[str, Any]]:
-    """Yield what a step takes, ``of_step`` joules and of them at rest, and samples and tokens."""
+def _unit_rows(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Yield the duration and energy of steps, samples, and tokens.
+
+    ``of_step`` has the joules of a step, and the joules of a step at idle power.
+    """
     if not len(steps_of_ranks(ranks.whole)):
         return
     base = base_of(ranks)
-    step_ns = base.step_ns
     per_step = {"a step": 1.0, "1,000 steps": 1e3}
     for unit, n in ("sample", np.nan_to_num(base.samples_count)), ("token", stated.tokens):
         per_step |= {f"a {unit}": 1 / n, f"a million {unit}s": 1e6 / n} if n else {}
     for unit, steps in per_step.items():
-        joules, idle = (steps * own for own in of_step)
-        length = step_ns * steps
-        yield {"per": unit, "duration_ns": length, "joules": joules, "idle_joules": idle}
+        joules, idle = (steps * joules_of_step for joules_of_step in of_step)
+        duration = base.step_ns * steps
+        yield {"per": unit, "duration_ns": duration, "joules": joules, "idle_joules": idle}
 
 
-def _epoch(ranks: Ranks, n_gpus: int) -> Iterator[dict[str, Any]]:
-    """Yield what an epoch takes, the mean of those that were recorded whole."""
+def _epoch_rows(ranks: Ranks, n_gpus: int) -> Iterator[dict[str, Any]]:
+    """Yield the mean duration and energy of the epochs that were recorded completely."""
     epochs = epochs_of_ranks(ranks.whole)
     if epochs.empty or not epochs["is_whole"].any():
         return
     starts, ends = bounds(epochs.take(epochs["is_whole"]))
     spans = list(map(TimeWindow, starts.tolist(), ends.tolist()))
-    powers = list(_powers(ranks))
-    parts = [integrated(times, watts, span) for _, _, times, watts in powers for span in spans]
-    known = [part for part in parts if part is not None]
+    powers = list(_power_by_gpu(ranks))
+    joules_of_gpus = [
+        integrate_power(times, watts, span) for _, _, times, watts in powers for span in spans
+    ]
+    known = [value for value in joules_of_gpus if value is not None]
     joules = sum(known) / len(spans) if len(known) == n_gpus * len(spans) else np.nan
     length = float((ends - starts).mean())
-    rest = sum(float(watts.min()) for _, _, _, watts in powers) * length / 1e9
-    idle = rest if joules == joules else np.nan
+    idle_watts = sum(float(watts.min()) for _, _, _, watts in powers)
+    idle = idle_watts * length / 1e9 if joules == joules else np.nan
     yield {"per": "an epoch", "duration_ns": length, "joules": joules, "idle_joules": idle}
 
 
 def _notes(
     rows: list[dict[str, Any]], span: TimeWindow, n_steps: int, step_ns: float, *, has_power: bool
 ) -> Iterator[Note]:
+    """Yield the basis and accuracy of the energy, or the reason why it is not reported."""
     if rows and n_steps:
         yield Note.of(
             "Energy is the mean over {n:count} steady steps of the whole recording ({ns:ns}). "
@@ -201,11 +220,17 @@ def _notes(
         )
         each = span.duration_ns / n_steps
         if abs(each - step_ns) > 0.05 * step_ns:
-            text = "Energy is for the mean step period of {each:ns}. Times and costs are for a "
-            yield Note.of(f"{text}typical step.", each=each)
-    elif has_power and span.duration_ns < _SHORTEST_NS:
-        text = "Energy is not reported: {ns:ns} of {what} is too short for 1-second power samples."
-        yield Note.of(text, ns=span.duration_ns, what="steps" if n_steps else "the window")
+            yield Note.of(
+                "Energy is for the mean step period of {each:ns}. Times and costs are for a "
+                "typical step.",
+                each=each,
+            )
+    elif has_power and span.duration_ns < _MIN_SPAN_NS:
+        yield Note.of(
+            "Energy is not reported: {ns:ns} of {what} is too short for 1-second power samples.",
+            ns=span.duration_ns,
+            what="steps" if n_steps else "the window",
+        )
     elif has_power and not rows:
         yield Note("Energy is not reported: some of the steps have no power samples.")
 

@@ -1,9 +1,10 @@
-"""From what a step would take at the peaks to what it takes: a sum that is exact, to the ns.
+"""Waterfall from the ideal step time to the measured step time; the sum is exact to the nanosecond.
 
-Of every kernel the time that it adds (what runs at once counts for the one that began first) is
-split: its FLOPs at the peak of what it multiplies in; what its bytes take longer than that at the
-memory's peak; and the rest, by what tells why. All other time of the devices is split by what
-they did or waited for, as `explain` does.
+Each kernel contributes the time that it adds to the busy time of its device. Of overlapping
+kernels, the first one counts. The time of a kernel is split into three parts: the FLOPs at the peak
+of the kernel's precision; the additional time that its bytes need at the peak memory bandwidth; and
+the remaining time, by cause. All other time of the devices is split by activity or by idle cause,
+as in `explain`.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ AT_LINK: Final = "exposed communication at the link's peak"
 BELOW_LINK: Final = "communication below the link's peak"
 COMMUNICATION: Final = "exposed communication"
 WAITS: Final = "waiting for other ranks"
-_OF_PARTS: Final = {
+_PART_LABELS: Final = {
     "exposed_communication": COMMUNICATION,
     "exposed_transfer": "exposed transfers",
     "device_memory": "copies inside the device",
 }
-_OF_IDLE: Final = {
+_IDLE_LABELS: Final = {
     "queued": "pauses between kernels",
     "launch": "launching",
     "data": "waiting for data",
@@ -72,12 +73,19 @@ _OF_IDLE: Final = {
 }
 PARTS: Final = (
     *(AT_PEAK, AT_BANDWIDTH, WAVES, SHORT, BELOW_PEAK, BELOW_BANDWIDTH, UNKNOWN_MATRIX, UNKNOWN),
-    *(AT_LINK, BELOW_LINK, COMMUNICATION, WAITS, *list(_OF_PARTS.values())[1:], *_OF_IDLE.values()),
+    *(
+        AT_LINK,
+        BELOW_LINK,
+        COMMUNICATION,
+        WAITS,
+        *list(_PART_LABELS.values())[1:],
+        *_IDLE_LABELS.values(),
+    ),
 )
-"""From the ideal to the measured step, in this order."""
+"""Parts of the waterfall, in order from the ideal to the measured step time."""
 _COMPUTE: Final = "compute"
-_CAUSES: Final = {part: cause for cause, part in _OF_IDLE.items()}
-_LEAST_SHARE: Final = 0.001
+_CAUSES: Final = {part: cause for cause, part in _IDLE_LABELS.items()}
+_MIN_SHARE_RATIO: Final = 0.001
 
 IDEAL_SPEC: Final = ResultSpec.of("""
     table ideal: waterfall from the ideal step time to the measured step time. The parts add up
@@ -95,56 +103,58 @@ IDEAL_SPEC: Final = ResultSpec.of("""
     """)
 
 
-def _kernels_of(trace: Trace) -> dict[str, int]:
-    """Return what the compute of all devices in the window is, in ns by part."""
+def _measure_compute_parts(trace: Trace) -> dict[str, int]:
+    """Return the compute time of all devices in the window, in ns by part."""
     kernels, work = trace.kernels, measured_kernels(trace)
     is_heavy = counted_kernels(trace)["is_uncounted"]
-    claimed = _claimed_ns(trace)
-    length = np.maximum(lengths_of(kernels), 1)
-    share = claimed / length
-    at_peak = _whole(np.nan_to_num(work["ideal_ns"]) * share, claimed)
-    traffic = np.nan_to_num(work["memory_ns"]) * share - at_peak
-    moving = _whole(np.maximum(traffic, 0.0), claimed - at_peak)
+    claimed_ns = _claimed_ns(trace)
+    share = claimed_ns / np.maximum(lengths_of(kernels), 1)
+    at_peak_ns = _round_capped(np.nan_to_num(work["ideal_ns"]) * share, claimed_ns)
+    excess_ns = np.nan_to_num(work["memory_ns"]) * share - at_peak_ns
+    traffic_ns = _round_capped(np.maximum(excess_ns, 0.0), claimed_ns - at_peak_ns)
     has_peak = (work["known_flop_ns"] > 0) & ~np.isnan(work["ideal_ns"])
     has_memory = (work["known_bytes_ns"] > 0) & ~np.isnan(work["memory_ns"])
     is_known = has_peak | (has_memory & ~is_heavy)
-    left = np.where(is_known, claimed - at_peak - moving, 0)
-    of_waves = _whole(claimed * _unfilled(trace), left)
-    left -= of_waves
+    remaining_ns = np.where(is_known, claimed_ns - at_peak_ns - traffic_ns, 0)
+    waves_ns = _round_capped(claimed_ns * _unfilled_ratios(trace), remaining_ns)
+    remaining_ns -= waves_ns
     is_short = lengths_of(trace.whole.kernels)[trace.rows_in_whole("kernels")] < SHORT_NS
-    unknown = np.where(is_known, 0, claimed - at_peak - moving)
+    unknown_ns = np.where(is_known, 0, claimed_ns - at_peak_ns - traffic_ns)
     sums = {
-        AT_PEAK: at_peak.sum(),
-        AT_BANDWIDTH: moving.sum(),
-        WAVES: of_waves.sum(),
-        SHORT: left.sum(where=is_short),
-        BELOW_PEAK: left.sum(where=~is_short & has_peak),
-        BELOW_BANDWIDTH: left.sum(where=~is_short & ~has_peak),
-        UNKNOWN_MATRIX: unknown.sum(where=is_heavy),
-        UNKNOWN: unknown.sum(where=~is_heavy),
+        AT_PEAK: at_peak_ns.sum(),
+        AT_BANDWIDTH: traffic_ns.sum(),
+        WAVES: waves_ns.sum(),
+        SHORT: remaining_ns.sum(where=is_short),
+        BELOW_PEAK: remaining_ns.sum(where=~is_short & has_peak),
+        BELOW_BANDWIDTH: remaining_ns.sum(where=~is_short & ~has_peak),
+        UNKNOWN_MATRIX: unknown_ns.sum(where=is_heavy),
+        UNKNOWN: unknown_ns.sum(where=~is_heavy),
     }
-    return {name: int(own) for name, own in sums.items()}
+    return {name: int(total) for name, total in sums.items()}
 
 
-def _whole(ns: Floats, most: Ints) -> Ints:
-    return np.minimum(np.rint(ns).astype(np.int64), most)
+def _round_capped(ns: Floats, limit: Ints) -> Ints:
+    """Return times rounded to whole ns, at most ``limit``."""
+    return np.minimum(np.rint(ns).astype(np.int64), limit)
 
 
 def _claimed_ns(trace: Trace) -> Ints:
-    """Return what each kernel adds to the compute of its device, in ns; 0 of other kernels."""
+    """Return the time that each kernel adds to the compute of its device, in ns.
+
+    The time is 0 for kernels that do not count as compute.
+    """
     found = np.zeros(len(trace.kernels), np.int64)
     places = places_in_part(trace, "kernels")
     for device in used_devices(trace):
-        own = np.flatnonzero((trace.kernels["device"] == device) & (places == 0))
-        rows = trace.kernels.select("start_ns", "end_ns").take(own)
-        exposed = device_time(trace, device).within(recorded_times(trace, device)).parts()
-        left = exposed[BUSY_PARTS[0]]
-        found[own] = left.covered_ns(*first_claims(rows))
+        rows = np.flatnonzero((trace.kernels["device"] == device) & (places == 0))
+        kernels = trace.kernels.select("start_ns", "end_ns").take(rows)
+        parts = device_time(trace, device).within(recorded_times(trace, device)).parts()
+        found[rows] = parts[BUSY_PARTS[0]].covered_ns(*first_claims(kernels))
     return found
 
 
-def _unfilled(trace: Trace) -> Floats:
-    """Return what share of the places for blocks is empty while each kernel runs; 0: not known."""
+def _unfilled_ratios(trace: Trace) -> Floats:
+    """Return the share of block slots that are empty while each kernel runs; 0 if unknown."""
     shapes = launch_shapes(trace)
     waves = np.asarray(shapes.table["waves"], np.float64)
     whole = np.maximum(np.ceil(np.nan_to_num(waves)), 1)
@@ -154,7 +164,11 @@ def _unfilled(trace: Trace) -> Floats:
 
 
 def measure_ideal(ranks: Ranks) -> Result:
-    """Return the waterfall of the mean step of the window, or of the window."""
+    """Return the waterfall of the mean step of the window, or of the window if no steps are known.
+
+    Raises:
+        NotRecordedError: The recording contains no GPU activity.
+    """
     spans = {
         (place, device): ranks.span
         for place, part in enumerate(ranks.parts)
@@ -164,35 +178,38 @@ def measure_ideal(ranks: Ranks) -> Result:
         ranks.require("kernels")
         raise NotRecordedError("this recording contains no GPU activity to compare with the ideal")
     why_not = find_blame(ranks).why_not
-    made = composition_of_devices(ranks, spans, knows_waits=not why_not)
+    composition = composition_of_devices(ranks, spans, knows_waits=not why_not)
     sums = Counter[str]()
     for part, kind, name, ns in zip(
-        *(np.asarray(made[own]) for own in ("part", "kind", "name", "ns")), strict=True
+        *(np.asarray(composition[column]) for column in ("part", "kind", "name", "ns")), strict=True
     ):
         if part == "idle":
-            sums[_OF_IDLE.get(str(kind), _OF_IDLE["unknown"])] += int(ns)
+            sums[_IDLE_LABELS.get(str(kind), _IDLE_LABELS["unknown"])] += int(ns)
         elif part == "exposed_communication" and kind == WAITING:
             sums[WAITS] += int(ns)
         elif part == "exposed_communication" and kind == COLLECTIVE:
             sums[f"{COLLECTIVE} {name}"] += int(ns)
         else:
-            sums[_OF_PARTS.get(str(part), _COMPUTE)] += int(ns)
-    kernels = Counter[str]()
-    for own in ranks.each(_kernels_of):
-        kernels.update(own)
-    kernels[UNKNOWN] += sums.pop(_COMPUTE, 0) - sum(kernels.values())
-    sums.update(kernels)
+            sums[_PART_LABELS.get(str(part), _COMPUTE)] += int(ns)
+    compute_parts = Counter[str]()
+    for parts_of_rank in ranks.each(_measure_compute_parts):
+        compute_parts.update(parts_of_rank)
+    compute_parts[UNKNOWN] += sums.pop(_COMPUTE, 0) - sum(compute_parts.values())
+    sums.update(compute_parts)
     _split_communication(ranks, sums)
-    caveats = _put_stated(ranks, sums, spans)
-    return _as_steps(ranks, sums, len(spans)).with_notes(*caveats)
+    notes = _apply_stated_flop(ranks, sums, spans)
+    return _as_steps(ranks, sums, len(spans)).with_notes(*notes)
 
 
 def _split_communication(ranks: Ranks, sums: Counter[str]) -> None:
-    """Split exposed collectives into what they take at the link's peak and the rest, if known."""
+    """Split the time of exposed collectives into the time at the link's peak and the excess.
+
+    Collectives without a known peak are added to `COMMUNICATION`. Changes ``sums`` in place.
+    """
     ops = [name for name in sums if name.startswith(f"{COLLECTIVE} ")]
-    reached = _reached_by_op(ranks) if ops else {}
+    peak_ratios = _peak_ratios_by_op(ranks) if ops else {}
     for name in ops:
-        ns, ratio = sums.pop(name), reached.get(name.partition(" ")[2])
+        ns, ratio = sums.pop(name), peak_ratios.get(name.partition(" ")[2])
         if ratio is None:
             sums[COMMUNICATION] += ns
             continue
@@ -201,29 +218,32 @@ def _split_communication(ranks: Ranks, sums: Counter[str]) -> None:
         sums[BELOW_LINK] += ns - at_link
 
 
-def _reached_by_op(ranks: Ranks) -> dict[str, float]:
-    """Return the share of the link's peak that each operation reaches, where it is known."""
+def _peak_ratios_by_op(ranks: Ranks) -> dict[str, float]:
+    """Return the share of the link's peak that each operation reaches; without unknown operations.
+
+    The share is a mean weighted by the time of the collectives.
+    """
     assert COLLECTIVES.of_ranks is not None
     try:
         table = COLLECTIVES.finish(COLLECTIVES.of_ranks(ranks)).table
     except NotRecordedError:
         return {}
-    found: dict[str, list[tuple[float, float]]] = {}
+    weights_by_op: dict[str, list[tuple[float, float]]] = {}
     for row in table.rows():
         if row["peak_ratio"] == row["peak_ratio"]:
-            found.setdefault(row["op"], []).append((row["peak_ratio"], row["total_ns"]))
+            weights_by_op.setdefault(row["op"], []).append((row["peak_ratio"], row["total_ns"]))
     return {
-        op: sum(ratio * ns for ratio, ns in own) / (sum(ns for _, ns in own) or np.nan)
-        for op, own in found.items()
+        op: sum(ratio * ns for ratio, ns in pairs) / (sum(ns for _, ns in pairs) or np.nan)
+        for op, pairs in weights_by_op.items()
     }
 
 
-def _put_stated(
+def _apply_stated_flop(
     ranks: Ranks, sums: Counter[str], spans: Mapping[tuple[int, int], Any]
 ) -> list[Note]:
-    """Put what is said of the FLOPs of a step in the place of matrix work that is not known.
+    """Replace matrix work with unknown FLOPs by the FLOPs per step that the user or torch provides.
 
-    Returns what must be known of it.
+    Changes ``sums`` in place. Returns a note if the FLOPs cannot belong to this step.
     """
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
     flop = stated.step_flop or torch_flop(ranks)[0]
@@ -237,17 +257,21 @@ def _put_stated(
     n_gpus = max(1, len(set(gpus_of(ranks).values())))
     ideal_ns = round(1e9 * flop * n_steps / (float(peaks[0] or 0) * n_gpus)) * len(devices)
     matrix_ns = sum(sums[part] for part in (AT_PEAK, WAVES, SHORT, BELOW_PEAK, UNKNOWN_MATRIX))
-    more = min(max(0, ideal_ns - sums[AT_PEAK]), sums[UNKNOWN_MATRIX])
-    sums[AT_PEAK] += more
-    sums[BELOW_PEAK] += sums.pop(UNKNOWN_MATRIX) - more
-    text = "The specified FLOPs per step take {ns:ns} at peak, longer than all matrix work of the "
-    text += "step. The FLOPs are for another step or more GPUs, or the GPU is not the recorded one."
-    each_ns = ideal_ns / (n_steps * len(devices))
-    return [Note.of(text, ns=each_ns)] if ideal_ns > matrix_ns else []
+    moved_ns = min(max(0, ideal_ns - sums[AT_PEAK]), sums[UNKNOWN_MATRIX])
+    sums[AT_PEAK] += moved_ns
+    sums[BELOW_PEAK] += sums.pop(UNKNOWN_MATRIX) - moved_ns
+    if ideal_ns <= matrix_ns:
+        return []
+    note = Note.of(
+        "The specified FLOPs per step take {ns:ns} at peak, longer than all matrix work of the "
+        "step. The FLOPs are for another step or more GPUs, or the GPU is not the recorded one.",
+        ns=ideal_ns / (n_steps * len(devices)),
+    )
+    return [note]
 
 
 def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
-    """Return the sums as means over steps and devices, which add up to the step of the base."""
+    """Return the sums as means over steps and devices; they add up to the step time of the base."""
     parts = [name for name in PARTS if sums[name]]
     total = np.array([sums[name] for name in parts], np.int64)
     scaled, units = scaled_to_base(ranks, total, [_CAUSES.get(part, "") for part in parts])
@@ -271,18 +295,22 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
         "steps_count": 0 if base.unit == WINDOW else round(base.timed_count),
         "devices_count": n_devices,
     }
+    notes = _notes(parts, table, scalars, ranks.info.recorded_by.how_to("flops"))
     tables = {"ideal": IDEAL_SPEC.tables[0].of_rows(table)}
-    notes = tuple(_notes(parts, table, scalars, ranks.info.recorded_by.how_to("flops")))
-    return Result("ideal", IDEAL_SPEC, tables, scalars, notes)
+    return Result("ideal", IDEAL_SPEC, tables, scalars, tuple(notes))
 
 
 def _notes(
     parts: Sequence[str], table: Table, scalars: Mapping[str, Any], flops: str
 ) -> list[Note]:
-    of = "mean of {n:count} {base}(s), " if scalars["steps_count"] else ""
-    text = f"Measured {{base}}: {{ns:ns}} ({of}{{devices:count}} GPU(s))"
-    told = {"ns": scalars["length_ns"], "n": scalars["steps_count"]}
-    notes = [Note.of(text, base=scalars["base"], devices=scalars["devices_count"], **told)]
+    """Return the measured step time and the ideal time at peak.
+
+    ``flops`` is the sentence on how to record FLOPs.
+    """
+    mean_text = "mean of {n:count} {base}(s), " if scalars["steps_count"] else ""
+    text = f"Measured {{base}}: {{ns:ns}} ({mean_text}{{devices:count}} GPU(s))"
+    values = {"ns": scalars["length_ns"], "n": scalars["steps_count"]}
+    notes = [Note.of(text, base=scalars["base"], devices=scalars["devices_count"], **values)]
     if AT_PEAK not in parts:
         notes.append(
             Note(
@@ -295,7 +323,7 @@ def _notes(
         share = ideal / (scalars["length_ns"] or np.nan)
         known = "known " if UNKNOWN_MATRIX in parts else ""
         text = f"At peak, the {known}FLOPs of the {{base}} take {{ideal:ns}}: "
-        text += "less than 0.1%" if share < _LEAST_SHARE else "{share:ratio}"
+        text += "less than 0.1%" if share < _MIN_SHARE_RATIO else "{share:ratio}"
         notes.append(Note.of(f"{text} of its time", base=scalars["base"], ideal=ideal, share=share))
     return notes
 

@@ -1,4 +1,4 @@
-"""FLOP/s by operator, class, phase and layer, against the dense peak of what each multiplies in."""
+"""FLOP/s by operator, class, phase, and layer, compared with the dense peak of each precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.compute.counted import TOLD, counted_kernels, counted_operators
-from traceprof.measures.compute.operators import GROUPED
+from traceprof.measures.compute.operators import GROUPED_PRODUCTS
 from traceprof.measures.device.peaks import flop_peak_of, peak_of
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.layers import layer_spans, layers_of_work, source_of_layers
@@ -53,11 +53,11 @@ _SCALARS: Final = """
     total unknown_ns: total duration of compute-heavy kernels with unknown FLOPs
     total counted_by_torch_ns: total duration of kernels with FLOPs and bytes recorded by PyTorch
     """
-_ADDED: Final = (
+_SUMMED: Final = (
     *("count", "total_ns", "flop", "moved_bytes", "known_flop_ns", "unknown_ns", "known_bytes_ns"),
     *("ideal_ns", "memory_ns"),
 )
-"""What adds up of kernels; the last two give the shares of the peaks."""
+"""Columns that are summed over kernels; the last two give the shares of the peaks."""
 
 
 _PEAKS: Final = """
@@ -68,15 +68,18 @@ _PEAKS: Final = """
     """
 
 
-def _spec(table: str, about: str, keys: str, more: str = "") -> ResultSpec:
-    return ResultSpec.of(f"table {table}: one row per {about}", keys, _MEASURES, more, _SCALARS)
+def _spec(table: str, about: str, keys: str, tables: str = "") -> ResultSpec:
+    """Return the declaration of a table of rates with one row per ``about``."""
+    return ResultSpec.of(f"table {table}: one row per {about}", keys, _MEASURES, tables, _SCALARS)
 
 
 @of_window
 def measured_kernels(trace: Trace) -> Table:
-    """Return what adds up of each kernel in the window: `_ADDED`, a row each.
+    """Return the columns of `_SUMMED` and counted_by_torch_ns, one row per kernel in the window.
 
-    ideal_ns is its FLOPs at the peak, memory_ns its bytes at that of the memory (NaN: not known).
+    ideal_ns is the time of the FLOPs at the peak. memory_ns is the time of the bytes at the peak
+    memory bandwidth. Both are NaN if the peak is unknown, and 0 if the FLOPs or bytes are unknown.
+    counted_by_torch_ns is the duration if PyTorch recorded the FLOPs and bytes, otherwise 0.
     """
     found = counted_kernels(trace)
     length = found["length_ns"].astype(np.int64)
@@ -90,7 +93,7 @@ def measured_kernels(trace: Trace) -> Table:
             "moved_bytes": found["n_bytes"],
             "known_flop_ns": length * is_counted,
             "unknown_ns": length * found["is_uncounted"],
-            "counted_by_torch_ns": length * found["is_told"],
+            "counted_by_torch_ns": length * found["is_from_torch"],
             "known_bytes_ns": length * moves,
             "ideal_ns": np.where(is_counted, ratio_of(found["flop"] * 1e9, peak), 0.0),
             "memory_ns": np.where(moves, ratio_of(found["n_bytes"] * 1e9, memory), 0.0),
@@ -100,38 +103,39 @@ def measured_kernels(trace: Trace) -> Table:
 
 
 def _peaks(trace: Trace, precision: Names) -> tuple[Floats, Floats]:
-    """Return the FLOP/s and the bytes per second that each kernel can reach; 0: not known."""
+    """Return the peak FLOP/s and the peak memory bytes/s for each kernel; 0 if unknown."""
     devices = trace.kernels["device"]
     flops, memory = np.zeros(len(devices)), np.zeros(len(devices))
-    number, first = numbered(devices, precision.packed)
-    for place, row in enumerate(first.tolist()):
+    number, first_rows = numbered(devices, precision.packed)
+    for place, row in enumerate(first_rows.tolist()):
         device = int(devices[row])
-        own, link = number == place, peak_of(trace, device, Link.MEMORY)
-        flops[own] = flop_peak_of(trace, device, str(precision[row])) or 0.0
-        memory[own] = 0.0 if link is None else link.bytes_per_s
+        in_group, memory_peak = number == place, peak_of(trace, device, Link.MEMORY)
+        flops[in_group] = flop_peak_of(trace, device, str(precision[row])) or 0.0
+        memory[in_group] = 0.0 if memory_peak is None else memory_peak.bytes_per_s
     return flops, memory
 
 
-def _by(trace: Trace, name: str, spec: ResultSpec, keys: Mapping[str, Column]) -> Result:
-    """Return the kernels by ``keys``, a value for each kernel."""
+def _sum_by(trace: Trace, name: str, spec: ResultSpec, keys: Mapping[str, Column]) -> Result:
+    """Return the rates of kernels grouped by ``keys``; each column has one value per kernel."""
     trace.require("operator_inputs")
     kernels = measured_kernels(trace)
     groups, found = grouped(keys)
-    sums = {own: groups.reduced(np.add, kernels[own]) for own in _ADDED}
-    return _result(name, spec, Table({**found, **sums}), kernels)
+    found |= {column: groups.reduced(np.add, kernels[column]) for column in _SUMMED}
+    return _make_result(name, spec, Table(found), kernels)
 
 
-def _result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> Result:
+def _make_result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> Result:
+    """Return a result of a table of sums, with shares of peaks and the totals over ``kernels``."""
     table = table.assign(
         peak_ratio=ratio_of(table["ideal_ns"], table["known_flop_ns"]),
         memory_ratio=ratio_of(table["memory_ns"], table["known_bytes_ns"]),
     )
-    whole = {
-        "kernels_ns": "total_ns",
-        "unknown_ns": "unknown_ns",
-        "counted_by_torch_ns": "counted_by_torch_ns",
-    }
-    scalars = {scalar: int(kernels[own].sum()) for scalar, own in whole.items()}
+    columns = (
+        ("kernels_ns", "total_ns"),
+        ("unknown_ns", "unknown_ns"),
+        ("counted_by_torch_ns", "counted_by_torch_ns"),
+    )
+    scalars = {scalar: int(kernels[column].sum()) for scalar, column in columns}
     return Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(table)}, scalars)
 
 
@@ -165,62 +169,60 @@ KERNELS_SPEC: Final = _spec(
 
 
 def measure_operators(trace: Trace) -> Result:
-    """Return FLOPs, bytes and rates by operator."""
+    """Return FLOPs, bytes, and rates by operator."""
     found, operators = counted_kernels(trace), counted_operators(trace)["name"]
     codes = np.append(operators.codes, len(operators.texts))
     names = Names.coded([*operators.texts.tolist(), ""], codes)
-    computes = np.append(counted_operators(trace)["flop"] > 0, False)[found["operator"]]
-    is_computing = computes | found["is_uncounted"]
-    precision = found["precision"].plain()
-    keys = {
-        "operator": names[found["operator"]],
-        "precision": Names.of(np.where(is_computing, precision, "")),
-    }
-    result = _with_peaks(trace, _by(trace, "flops", OPERATORS_SPEC, keys))
-    experts = _experts(trace)
-    table = result.spec.table("experts").of_rows(experts)
-    return result.with_table(table, "experts") if len(experts) else result
+    has_flop = np.append(counted_operators(trace)["flop"] > 0, False)[found["operator"]]
+    precision = np.where(has_flop | found["is_uncounted"], found["precision"].plain(), "")
+    keys = {"operator": names[found["operator"]], "precision": Names.of(precision)}
+    result = _with_peaks(trace, _sum_by(trace, "flops", OPERATORS_SPEC, keys))
+    experts = result.spec.table("experts").of_rows(_experts(trace))
+    return result.with_table(experts, "experts") if len(experts) else result
 
 
 def _experts(trace: Trace) -> Table:
-    """Return tokens and time of the products in which tokens are sorted by expert, by process."""
+    """Return tokens, experts, and time of the products of tokens sorted by expert, by process."""
     operators, found = counted_operators(trace), counted_kernels(trace)
     ns = np.bincount(found["operator"] + 1, found["length_ns"], len(operators) + 1)[1:]
-    own = operators.assign(total_ns=ns.astype(np.int64))
-    own = own.take(own["name"].isin(GROUPED) & (ns > 0))
-    # Other than two sizes with three have tokens where weights are, or tell no number of experts.
-    given = (json.loads(text)[:2] for text in own["dims"])
-    told = [(a[0], b[0]) if len(a) == 2 and len(b) == 3 else (0, 0) for a, b in given]
-    sizes = np.array(told, np.int64).reshape(-1, 2)
-    own = own.assign(tokens_count=sizes[:, 0], experts_count=sizes[:, 1]).take(sizes[:, 1] > 0)
-    table, groups = grouped_by(own, "process")
+    products = operators.assign(total_ns=ns.astype(np.int64))
+    products = products.take(products["name"].isin(GROUPED_PRODUCTS) & (ns > 0))
+    # Only a 2-D input with 3-D weights gives the numbers of tokens and of experts.
+    shapes = (json.loads(text)[:2] for text in products["dims"])
+    counts = [(a[0], b[0]) if len(a) == 2 and len(b) == 3 else (0, 0) for a, b in shapes]
+    sizes = np.array(counts, np.int64).reshape(-1, 2)
+    products = products.assign(tokens_count=sizes[:, 0], experts_count=sizes[:, 1]).take(
+        sizes[:, 1] > 0
+    )
+    table, groups = grouped_by(products, "process")
     summed = ("tokens_count", "experts_count", "total_ns")
-    return table.assign(count=groups.counts, **{name: groups.sums(own[name]) for name in summed})
+    return table.assign(
+        count=groups.counts, **{name: groups.sums(products[name]) for name in summed}
+    )
 
 
 def measure_kernels(trace: Trace) -> Result:
-    """Return FLOPs, bytes and rates by name of the kernel."""
+    """Return FLOPs, bytes, and rates by kernel name."""
     found = counted_kernels(trace)
-    is_computing = found["is_counted"] | found["is_uncounted"]
-    precision = Names.of(np.where(is_computing, found["precision"].plain(), ""))
+    is_heavy = found["is_counted"] | found["is_uncounted"]
+    precision = Names.of(np.where(is_heavy, found["precision"].plain(), ""))
     keys = {"name": trace.kernels["name"], "precision": precision}
-    return _with_peaks(trace, _by(trace, "flops-kernels", KERNELS_SPEC, keys))
+    return _with_peaks(trace, _sum_by(trace, "flops-kernels", KERNELS_SPEC, keys))
 
 
 def _with_peaks(trace: Trace, result: Result) -> Result:
-    """Return the result with the roofs over its kernels."""
+    """Return the result with table ``peaks``: hardware peaks at each precision of its kernels."""
     found = counted_kernels(trace)
-    own = np.flatnonzero(found["is_counted"])
+    rows = np.flatnonzero(found["is_counted"])
     peak, memory = _peaks(trace, found["precision"])
-    precision = found["precision"][own]
-    first = own[numbered(precision.packed)[1]]
+    first_rows = rows[numbered(found["precision"][rows].packed)[1]]
     table = Table(
         {
-            "precision": found["precision"][first].plain(),
-            "peak_flop_per_s": np.where(peak[first] > 0, peak[first], np.nan),
-            "memory_bytes_per_s": np.where(memory[first] > 0, memory[first], np.nan),
+            "precision": found["precision"][first_rows].plain(),
+            "peak_flop_per_s": np.where(peak[first_rows] > 0, peak[first_rows], np.nan),
+            "memory_bytes_per_s": np.where(memory[first_rows] > 0, memory[first_rows], np.nan),
         },
-        len(first),
+        len(first_rows),
     )
     return result.with_table(result.spec.table("peaks").of_rows(table), "peaks")
 
@@ -231,8 +233,8 @@ CLASSES_SPEC: Final = _spec(
 
 
 def measure_classes(trace: Trace) -> Result:
-    """Return FLOPs, bytes and rates by class of kernels."""
-    return _by(trace, "flops-classes", CLASSES_SPEC, {"activity": trace.kernels["activity"]})
+    """Return FLOPs, bytes, and rates by kernel class."""
+    return _sum_by(trace, "flops-classes", CLASSES_SPEC, {"activity": trace.kernels["activity"]})
 
 
 PHASES_SPEC: Final = _spec(
@@ -243,9 +245,9 @@ PHASES_SPEC: Final = _spec(
 
 
 def measure_phases(trace: Trace) -> Result:
-    """Return FLOPs, bytes and rates by phase."""
+    """Return FLOPs, bytes, and rates by phase."""
     names = Names.coded([*PHASES, UNCLAIMED], phases_of_work(trace, "kernels") % (len(PHASES) + 1))
-    return _by(trace, "flops-phases", PHASES_SPEC, {"phase": names})
+    return _sum_by(trace, "flops-phases", PHASES_SPEC, {"phase": names})
 
 
 LAYERS_SPEC: Final = _spec(
@@ -256,89 +258,102 @@ LAYERS_SPEC: Final = _spec(
 
 
 def measure_layers(ranks: Ranks) -> Result:
-    """Return FLOPs, bytes and rates by layer."""
+    """Return FLOPs, bytes, and rates by layer."""
     ranks.require("operator_inputs")
     return combine(ranks.each(_layers_of_rank, source_of_layers(ranks)))
 
 
 def _layers_of_rank(trace: Trace, source: str) -> Result:
+    """Return FLOPs, bytes, and rates by layer of one rank; no rows if ``source`` is empty."""
     kernels = measured_kernels(trace)
     if not source:
-        empty = Table(dict.fromkeys(("layer", *_ADDED), ()))
-        return _result("flops-layers", LAYERS_SPEC, empty, kernels)
+        empty = Table(dict.fromkeys(("layer", *_SUMMED), ()))
+        return _make_result("flops-layers", LAYERS_SPEC, empty, kernels)
     spans = layer_spans(trace, source)
     kinds = SpanKinds.of(spans.layer, len(spans.names), spans.parent)
-    sums = {name: np.zeros(len(spans.names), kernels[name].dtype) for name in _ADDED}
+    sums = {name: np.zeros(len(spans.names), kernels[name].dtype) for name in _SUMMED}
     for kind, row in kinds.inside(layers_of_work(trace, source)["kernels"]):
-        for name, own in sums.items():
-            np.add.at(own, kind, kernels[name][row])
-    # Paths of layers without their class: instances of one path are one layer.
-    table = Table({"layer": objects(map(_path, spans.names)), **sums})
-    table = _joined(table.take(table["count"] > 0))
-    return _result("flops-layers", LAYERS_SPEC, table, kernels)
+        for name, total in sums.items():
+            np.add.at(total, kind, kernels[name][row])
+    # Instances of one module path are one layer, whatever their class.
+    table = Table({"layer": objects(map(_module_path, spans.names)), **sums})
+    table = _merge_layers(table.take(table["count"] > 0))
+    return _make_result("flops-layers", LAYERS_SPEC, table, kernels)
 
 
-def _path(name: str) -> str:
+def _module_path(name: str) -> str:
+    """Return the module path of a layer, without its class; other names are unchanged."""
     return name.removeprefix("layer:").rpartition(":")[0] if name.startswith("layer:") else name
 
 
-def _joined(table: Table) -> Table:
+def _merge_layers(table: Table) -> Table:
+    """Return one row per layer; rows of the same layer are summed."""
     groups = groups_of(Names.of(table["layer"]).packed)
-    sums = {name: groups.reduced(np.add, table[name]) for name in _ADDED}
-    return table.take(groups.first_rows).assign(**sums)
+    return table.take(groups.first_rows).assign(
+        **{name: groups.reduced(np.add, table[name]) for name in _SUMMED}
+    )
 
 
 def _finish(result: Result, keys: tuple[str, ...]) -> Result:
+    """Return the result with derived columns, sorted by time, and with notes."""
     spec = result.spec.tables[0]
     table = result.tables[spec.name]
-    known = {"flop": table["known_flop_ns"] > 0, "moved_bytes": table["known_bytes_ns"] > 0}
     table = table.assign(
-        **{name: np.where(own, np.rint(table[name]), np.nan) for name, own in known.items()}
+        flop=np.where(table["known_flop_ns"] > 0, np.rint(table["flop"]), np.nan),
+        moved_bytes=np.where(table["known_bytes_ns"] > 0, np.rint(table["moved_bytes"]), np.nan),
     )
     table = table.assign(
         share_ratio=table["total_ns"] / (result.scalars["kernels_ns"] or np.nan),
         achieved_flop_per_s=ratio_of(table["flop"], table["known_flop_ns"] / 1e9),
         bandwidth_bytes_per_s=ratio_of(table["moved_bytes"], table["known_bytes_ns"] / 1e9),
         intensity=ratio_of(table["flop"], table["moved_bytes"]),
-    )
-    table = table.in_order("-total_ns", *keys)
-    notes = [*_notes(result, table), *(_on_modules(table) if "layer" in keys else ())]
+    ).in_order("-total_ns", *keys)
+    notes = [*_notes(result, table), *(_note_uneven_modules(table) if "layer" in keys else ())]
     result = result.with_table(table, spec.name).with_notes(*notes)
-    return _on_experts(result) if "experts" in result.tables else result
+    return _with_expert_balance(result) if "experts" in result.tables else result
 
 
 _EXPERT: Final = re.compile(r"(.*\bexperts)\.(\d+)")
 
 
-def _on_modules(table: Table) -> Iterator[Note]:
-    """Yield how uneven experts are that are modules each: of the layer where they are it most."""
-    found: dict[str, dict[int, float]] = {}
+def _note_uneven_modules(table: Table) -> Iterator[Note]:
+    """Yield the largest imbalance of FLOPs between the experts (one module each) of a layer."""
+    flops: dict[str, dict[int, float]] = {}
     for row in table.take(table["known_flop_ns"] > 0).rows():
-        if own := _EXPERT.fullmatch(str(row["layer"])):
-            found.setdefault(own[1], {})[int(own[2])] = row["flop"]
-    every = [(max(e.values()) * len(e) / sum(e.values()), name) for name, e in found.items()]
-    text = "{layer}: one of {n:count} experts has {times:number} times the mean FLOPs (tokens)."
-    for times, layer in sorted(every)[-1:]:
-        yield Note.of(text, layer=layer, n=len(found[layer]), times=times)
+        if match := _EXPERT.fullmatch(str(row["layer"])):
+            flops.setdefault(match[1], {})[int(match[2])] = row["flop"]
+    imbalances = [
+        (max(flop_by_expert.values()) * len(flop_by_expert) / sum(flop_by_expert.values()), name)
+        for name, flop_by_expert in flops.items()
+    ]
+    for times, layer in sorted(imbalances)[-1:]:
+        yield Note.of(
+            "{layer}: one of {n:count} experts has {times:number} times the mean FLOPs (tokens).",
+            layer=layer,
+            n=len(flops[layer]),
+            times=times,
+        )
 
 
-def _on_experts(result: Result) -> Result:
-    """Return the result with how unevenly the ranks' experts have tokens, and what that costs."""
+def _with_expert_balance(result: Result) -> Result:
+    """Return the result with the tokens per expert, and a note on their imbalance across ranks."""
     table = result.tables["experts"].in_order("-tokens_count", "process")
     tokens, ns = table["tokens_count"], table["total_ns"]
     table = table.assign(expert_tokens=ratio_of(tokens, table["experts_count"]))
     result = result.with_table(table, "experts")
     if len(table) < 2 or len({*table["count"].tolist()}) > 1:
         return result
-    text = (
+    note = Note.of(
         "The experts of the busiest of {n:count} ranks get {times:number} times the mean number of "
-        "tokens. Their matrix products take {more:ns} longer than the mean."
+        "tokens. Their matrix products take {more:ns} longer than the mean.",
+        n=len(table),
+        times=tokens.max() / tokens.mean(),
+        more=ns[0] - ns.mean(),
     )
-    told = {"times": tokens.max() / tokens.mean(), "more": ns[0] - ns.mean()}
-    return result.with_notes(Note.of(text, n=len(table), **told))
+    return result.with_notes(note)
 
 
-_ABOVE: Final = {
+_OVER_PEAK_TEXTS: Final = {
     "peak_ratio": (
         "{name} exceeds the dense peak ({share:ratio}). Either the GPU model is wrong (--gpu), "
         "masked attention was counted in full, or sparse tensor cores were used."
@@ -351,18 +366,22 @@ _ABOVE: Final = {
 
 
 def _notes(result: Result, table: Table) -> list[Note]:
+    """Return notes on unknown FLOPs, FLOPs from PyTorch, and rates above the peak."""
     whole, unknown = result.scalars["kernels_ns"], result.scalars["unknown_ns"]
     notes = []
     if whole and unknown:
-        text = (
-            "Compute-heavy kernels with unknown FLOPs take {share:ratio} of kernel time. They are "
-            "not counted, since no PyTorch operator with complete input sizes launched them."
+        notes.append(
+            Note.of(
+                "Compute-heavy kernels with unknown FLOPs take {share:ratio} of kernel time. They "
+                "are not counted, since no PyTorch operator with complete input sizes launched "
+                "them.",
+                share=unknown / whole,
+            )
         )
-        notes.append(Note.of(text, share=unknown / whole))
-    if told := result.scalars["counted_by_torch_ns"]:
-        notes.append(Note.of(TOLD, share=told / whole))
+    if recorded_ns := result.scalars["counted_by_torch_ns"]:
+        notes.append(Note.of(TOLD, share=recorded_ns / whole))
     keys = [key.name for key in result.spec.tables[0] if key.is_key]
-    for ratio, text in _ABOVE.items():
+    for ratio, text in _OVER_PEAK_TEXTS.items():
         for row in table.take(np.nan_to_num(table[ratio]) > 1).rows()[:1]:
             name = " ".join(filter(None, (str(row[key]) for key in keys)))
             notes.append(Note.of(text, name=name or "the other work", share=row[ratio]))
@@ -378,9 +397,11 @@ _READS: Final = ("kernels", "operator_inputs")
 _USES: Final = ("host_ops", "api_calls", "devices", "environment")
 
 
-def _analysis(name: str, spec: ResultSpec, *keys: str, **more: Any) -> Analysis:
-    finish = partial(_finish, keys=keys)
-    return Analysis(name, spec, needs=_READS, whole=_READS, finish=finish, **more)
+def _analysis(name: str, spec: ResultSpec, *keys: str, **options: Any) -> Analysis:
+    """Return the analysis of a table of rates, sorted by time and then by ``keys``."""
+    return Analysis(
+        name, spec, needs=_READS, whole=_READS, finish=partial(_finish, keys=keys), **options
+    )
 
 
 FLOPS: Final = _analysis(

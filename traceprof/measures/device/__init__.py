@@ -1,1 +1,1 @@
-"""What the devices did, whatever the host did meanwhile."""
+"""Activity, kernels, memory, and hardware peaks of the devices, independent of the host."""

@@ -1,7 +1,7 @@
-"""What counters of the GPUs measured, in per cent: SMs, tensor cores, DRAM, links.
+"""Hardware counters of GPUs in percent: SMs, tensor cores, DRAM, links.
 
-Nsight Systems samples them (``--gpu-metrics-devices``), of a whole GPU, whoever works on it. A
-value is the mean over the time since the sample before.
+Nsight Systems samples them (``--gpu-metrics-devices``) for a whole GPU, including the work of other
+programs. A value is the mean since the previous sample.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 SMS_ACTIVE: Final = re.compile(r"SMs? Active\b")
-"""The counter that says in which share of the time an SM had work, on average over all SMs."""
+"""Counter of the share of time in which an SM had work, as a mean over all SMs."""
 _LINK: Final = re.compile(r"(?P<link>PCIe|NVLink) (?P<way>RX|TX)\b")
-_WAYS: Final = {"RX": "received", "TX": "sent"}
+_DIRECTIONS: Final = {"RX": "received", "TX": "sent"}
 _UNIT: Final = re.compile(r"\[(?P<unit>[^\[\]]*)\]$")
-_NO_SHARE: Final = re.compile(r"frequency|clock|\bcount\b|bytes", re.IGNORECASE)
+_NOT_PERCENT: Final = re.compile(r"frequency|clock|\bcount\b|bytes", re.IGNORECASE)
 _SOURCE: Final = "gpu:"
-_TOO_LONG: Final = 10
-"""A sample so many times as late as usual follows a pause, of which nothing is known."""
+_MAX_SAMPLE_PERIODS: Final = 10
+"""A sample that covers more than this many median periods follows a pause and is ignored."""
 
 
 def samples_named(ranks: Ranks, pattern: re.Pattern[str]) -> Table:
-    """Return the samples of the whole recording whose metric ``pattern`` finds, rank by rank."""
+    """Return the samples of the whole recording whose metric matches ``pattern``, rank by rank."""
     return Table.stacked(ranks.whole.each(_samples_named, pattern))
 
 
@@ -48,7 +48,10 @@ def _samples_named(trace: Trace, pattern: re.Pattern[str]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class CounterSeries:
-    """One counter of one GPU in the window: ``shares`` (0 to 1) of spans, which touch or do not."""
+    """One counter of one GPU in the window: ``shares`` (0 to 1), one per span between two samples.
+
+    There can be gaps between the spans.
+    """
 
     device: int
     counter: str
@@ -58,55 +61,56 @@ class CounterSeries:
 
     @property
     def lengths_ns(self) -> Ints:
-        """How long each span is."""
+        """Length of each span."""
         return self.ends_ns - self.starts_ns
 
     @property
     def active_ns(self) -> float:
-        """The sum of shares times lengths."""
+        """Sum of shares multiplied by lengths."""
         return float((self.shares * self.lengths_ns).sum())
 
     def kernel_ns(self, kernels: Intervals) -> int:
-        """Return how much of the spans ``kernels`` cover."""
+        """Return the part of the spans that ``kernels`` cover."""
         return int(kernels.covered_ns(self.starts_ns, self.ends_ns).sum())
 
 
 @of_window
 def counters_of(trace: Trace) -> list[CounterSeries]:
-    """Return the counters of GPUs that a trace has in per cent, by GPU and in their order."""
+    """Return the percentage counters of the GPUs in a trace, by GPU and counter name."""
     samples = trace.whole.samples
     metrics, sources = samples["metric"], samples["source"]
-    is_share = metrics.by_text(np.array([_is_share(name) for name in metrics.texts], np.bool_))
+    is_share = metrics.by_text(np.array([_is_percent(name) for name in metrics.texts], np.bool_))
     is_gpu = sources.by_text(np.array([_is_gpu(name) for name in sources.texts], np.bool_))
-    own = samples.take(is_share & is_gpu)
-    found, rows_of = [], rows_by_values(own["source"].packed, own["metric"].packed)
+    selected = samples.take(is_share & is_gpu)
+    found, rows_of = [], rows_by_values(selected["source"].packed, selected["metric"].packed)
     for (source, metric), rows in rows_of.items():
-        device = int(own["source"].texts[source].removeprefix(_SOURCE))
-        series = _series(device, own["metric"].texts[metric], own.take(rows), trace)
+        device = int(selected["source"].texts[source].removeprefix(_SOURCE))
+        series = _series(device, selected["metric"].texts[metric], selected.take(rows), trace)
         if len(series.shares):
             found.append(series)
-    return sorted(found, key=lambda one: (one.device, one.counter))
+    return sorted(found, key=lambda item: (item.device, item.counter))
 
 
 def _is_gpu(source: str) -> bool:
     return source.startswith(_SOURCE) and source.removeprefix(_SOURCE).isdecimal()
 
 
-def _is_share(metric: str) -> bool:
-    """Return whether a counter of nsys is in per cent: its name says it since 2023."""
-    if metric != metric.strip() or not metric[:1].isupper():  # ours are in lower case
+def _is_percent(metric: str) -> bool:
+    """Return whether an nsys counter is in percent; names contain the unit since 2023."""
+    if metric != metric.strip() or not metric[:1].isupper():  # traceprof's metrics are lower case
         return False
     unit = _UNIT.search(metric)
-    return "%" in unit["unit"] if unit else not _NO_SHARE.search(metric)
+    return "%" in unit["unit"] if unit else not _NOT_PERCENT.search(metric)
 
 
 def _series(device: int, counter: str, rows: Table, trace: Trace) -> CounterSeries:
-    at, shares = rows["start_ns"], rows["value"] / 100
-    lengths = np.diff(at)
-    usual = np.median(lengths) if len(lengths) else 0
+    """Return the spans of one counter that overlap the window, without pauses in the sampling."""
+    times, shares = rows["start_ns"], rows["value"] / 100
+    lengths = np.diff(times)
+    period = np.median(lengths) if len(lengths) else 0
     span = trace.span
-    starts, ends = np.maximum(at[:-1], span.start_ns), np.minimum(at[1:], span.end_ns)
-    kept = (ends > starts) & (lengths <= _TOO_LONG * usual) & np.isfinite(shares[1:])
+    starts, ends = np.maximum(times[:-1], span.start_ns), np.minimum(times[1:], span.end_ns)
+    kept = (ends > starts) & (lengths <= _MAX_SAMPLE_PERIODS * period) & np.isfinite(shares[1:])
     return CounterSeries(device, counter, starts[kept], ends[kept], shares[1:][kept])
 
 
@@ -128,20 +132,23 @@ _NO_COUNTERS: Final = (
 
 
 def measure_counters(ranks: Ranks) -> Result:
-    """Return the counters of every GPU of the run; of one that several sampled the first's."""
+    """Return the counters of each GPU of the run.
+
+    If several traces sampled the same GPU, the first trace counts.
+    """
     rows: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in chain.from_iterable(ranks.each(_rows_of_one)):
+    for row in chain.from_iterable(ranks.each(_rows_of_trace)):
         rows.setdefault((row["device"], row["counter"]), row)
-    table = SPEC.tables[0].of_rows(list(rows.values()))
-    result = Result("counters", SPEC, {"counters": table})
+    result = Result("counters", SPEC, {"counters": SPEC.tables[0].of_rows(list(rows.values()))})
     return result.with_notes(*_notes(ranks)) if rows else result.lacking(_NO_COUNTERS)
 
 
-def _rows_of_one(trace: Trace) -> list[dict[str, Any]]:
+def _rows_of_trace(trace: Trace) -> list[dict[str, Any]]:
+    """Return one row per GPU and counter of a trace."""
     rows = []
     for series in counters_of(trace):
         covered_ns = int(series.lengths_ns.sum())
-        # Copies move links, kernels the rest.
+        # Copies use the links, kernels use all other units.
         kernels = device_time(trace, series.device).kernel
         kernel_ns = 0 if _LINK.match(series.counter) else series.kernel_ns(kernels)
         rows.append(
@@ -160,9 +167,9 @@ def _rows_of_one(trace: Trace) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ActiveSms:
-    """What a counter says of the SMs of a device: the share of the sampled time that they worked.
+    """SM activity of a device: the share of sampled time in which its SMs were active.
 
-    ``recorded_ratio`` is the share of that time in which kernels were recorded.
+    ``recorded_ratio`` is the share of the same time in which the trace contains kernels.
     """
 
     device: int
@@ -171,13 +178,13 @@ class ActiveSms:
 
     @property
     def of_kernels(self) -> float:
-        """The share of the SMs that work while kernels run; at most 1."""
+        """Share of the SMs that are active while kernels run; at most 1."""
         return min(1.0, self.active_ratio / self.recorded_ratio) if self.recorded_ratio else 1.0
 
 
 @of_window
 def active_sms(trace: Trace) -> list[ActiveSms]:
-    """Return what counters say of the SMs of each device that worked, where they were sampled."""
+    """Return the SM activity of each used device, if it was sampled."""
     found = []
     for series in counters_of(trace):
         if series.device in used_devices(trace.whole) and SMS_ACTIVE.match(series.counter):
@@ -189,44 +196,47 @@ def active_sms(trace: Trace) -> list[ActiveSms]:
     return found
 
 
-_UNRECORDED: Final = 1.2
-_LEAST: Final = 0.02
+_MIN_UNRECORDED_FACTOR: Final = 1.2
+_MIN_UNRECORDED_RATIO: Final = 0.02
 
 
 def _notes(ranks: Ranks) -> Iterator[Note]:
-    for own in chain.from_iterable(ranks.each(active_sms)):
-        if own.active_ratio > _UNRECORDED * own.recorded_ratio + _LEAST:
+    """Yield the GPUs whose SMs were active for longer than the trace contains kernels."""
+    for sms in chain.from_iterable(ranks.each(active_sms)):
+        if sms.active_ratio > _MIN_UNRECORDED_FACTOR * sms.recorded_ratio + _MIN_UNRECORDED_RATIO:
             yield Note.of(
                 "GPU {device:number}: the SMs were active for {active:ratio} of the time, but the "
                 "trace contains kernels for only {recorded:ratio}. Another program used this GPU, "
                 "or kernels are missing from the trace.",
-                device=own.device,
-                active=own.active_ratio,
-                recorded=own.recorded_ratio,
+                device=sms.device,
+                active=sms.active_ratio,
+                recorded=sms.recorded_ratio,
             )
 
 
-def measured_links(trace: Trace) -> list[dict[str, Any]]:
-    """Return what the GPUs measured of their links: a row for each device, link and direction.
+def measure_link_utilization(trace: Trace) -> list[dict[str, Any]]:
+    """Return the sampled utilization of GPU links, one row per device, link, and direction.
 
-    Several counters of one link (requests and responses, data and protocol) add up, where they were
-    sampled together.
+    Several counters of one link (requests and responses, data and protocol) are added up if their
+    sample times are equal.
     """
     links: dict[tuple[int, str, str], list[CounterSeries]] = {}
     for series in counters_of(trace):
-        if found := _LINK.match(series.counter):
-            key = series.device, found["link"].lower(), _WAYS[found["way"]]
+        if match := _LINK.match(series.counter):
+            key = series.device, match["link"].lower(), _DIRECTIONS[match["way"]]
             links.setdefault(key, []).append(series)
     rows = []
-    for (device, link, way), own in sorted(links.items()):
-        first = own[0]
-        together = [one for one in own if np.array_equal(one.starts_ns, first.starts_ns)]
-        shares = np.sum([one.shares for one in together], axis=0)
+    for (device, link, direction), group in sorted(links.items()):
+        first = group[0]
+        together = [
+            counter for counter in group if np.array_equal(counter.starts_ns, first.starts_ns)
+        ]
+        shares = np.sum([counter.shares for counter in together], axis=0)
         rows.append(
             {
                 "source": f"{_SOURCE}{device}",
                 "link": link,
-                "direction": way,
+                "direction": direction,
                 "duration_ns": int(first.lengths_ns.sum()),
                 "mean_ratio": float(np.average(shares, weights=first.lengths_ns)),
                 "top_ratio": float(shares.max()),

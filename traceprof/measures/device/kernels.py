@@ -1,4 +1,4 @@
-"""Kernels by name, by class and phase, and beside copies and calls as ``nvprof`` sums them up."""
+"""Kernels by name, duration, class, and phase, and together with copies and calls as in nvprof."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KERNELS_SPEC: Final = ResultSpec.of(
 
 
 def measure_kernels(trace: Trace) -> Result:
-    """Return the kernels by name; one that the window cuts counts with its part inside."""
+    """Return the kernels by name; a kernel that the window cuts counts with its part inside."""
     table, samples = summarize(trace.kernels, ["name", "activity"])
     return Result("kernels", KERNELS_SPEC, {"kernels": table}, samples={"kernels": samples})
 
@@ -50,14 +50,14 @@ HISTOGRAM_SPEC: Final = ResultSpec.of("""
     total count: number of kernels
     total total_ns: total duration of the kernels
     """)
-_PER_DOUBLING: Final = 8
+_BINS_PER_DOUBLING: Final = 8
 _EDGES_NS: Final = sorted_distinct(
-    np.ceil(2.0 ** (np.arange(62 * _PER_DOUBLING) / _PER_DOUBLING)).astype(np.int64)
+    np.ceil(2.0 ** (np.arange(62 * _BINS_PER_DOUBLING) / _BINS_PER_DOUBLING)).astype(np.int64)
 )
 
 
 def measure_histogram(trace: Trace) -> Result:
-    """Return how many launches of each kernel took how long."""
+    """Return the number of launches of each kernel by duration."""
     durations = np.maximum(lengths_of(trace.kernels), 0)
     place = np.maximum(np.searchsorted(_EDGES_NS, durations, side="right") - 1, 0)
     groups, keys = grouped({"name": trace.kernels["name"], "place": place})
@@ -74,11 +74,11 @@ def measure_histogram(trace: Trace) -> Result:
 
 
 def _finish_histogram(result: Result) -> Result:
+    """Return the rows sorted by the total time of their kernel name, then by duration."""
     table = result.table
     names = groups_of(codes_of(table["name"]))
-    of_name = names.reduced(np.add, table["total_ns"])[names.number]
-    ordered = table.assign(whole=of_name).in_order("-whole", "name", "lower_bound_ns")
-    return result.with_table(ordered.without("whole"))
+    table = table.assign(whole=names.reduced(np.add, table["total_ns"])[names.number])
+    return result.with_table(table.in_order("-whole", "name", "lower_bound_ns").without("whole"))
 
 
 HISTOGRAM = Analysis(
@@ -92,7 +92,7 @@ HISTOGRAM = Analysis(
 
 _GPU: Final = "GPU activities"
 _CALLS: Final = "API calls"
-_OF_DURATIONS: Final = {column.name: column for column in DURATIONS}
+_DURATION_COLUMNS: Final = {column.name: column for column in DURATIONS}
 SUMMARY_SPEC: Final = ResultSpec.of(
     """
     table summary: one row per kernel, copy direction, and CUDA API call
@@ -100,44 +100,49 @@ SUMMARY_SPEC: Final = ResultSpec.of(
     key name: name of the kernel or call, or a copy direction such as [CUDA memcpy HtoD]
     derived share_ratio: total_ns as a share of all rows of the same kind
     """,
-    _OF_DURATIONS["total_ns"],
-    _OF_DURATIONS["count"],
-    *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
+    _DURATION_COLUMNS["total_ns"],
+    _DURATION_COLUMNS["count"],
+    *(_DURATION_COLUMNS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
     "derived deviation_ns: standard deviation of the durations (sample standard deviation, n − 1)",
 )
 _TABLES: Final = ("kernels", "copies", "api_calls")
 
 
 def measure_summary(trace: Trace) -> Result:
-    """Return kernels, copies and calls by name; of what the window cuts its part inside."""
+    """Return kernels, copies, and calls by name; an event that the window cuts counts in part.
+
+    Raises:
+        NotRecordedError: None of the three tables was recorded.
+    """
     if not trace.recorded & set(_TABLES):
         trace.require("kernels")
     tables, rows, values = [], [], []
     n_rows = 0
     for name in _TABLES:
-        own = trace.table(name)
-        named = own.assign(name=copy_titles(own)) if name == "copies" else own
+        events = trace.table(name)
+        named = events.assign(name=copy_titles(events)) if name == "copies" else events
         table, samples = summarize(named, ["name"])
         tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
         rows.append(samples.rows + n_rows)
         values.append(samples.values)
         n_rows += len(table)
-    every = Samples(np.concatenate(rows), np.concatenate(values))
+    all_samples = Samples(np.concatenate(rows), np.concatenate(values))
     table = Table.stacked(tables)
-    return Result("summary", SUMMARY_SPEC, {"summary": table}, samples={"summary": every})
+    return Result("summary", SUMMARY_SPEC, {"summary": table}, samples={"summary": all_samples})
 
 
 def _finish_summary(result: Result) -> Result:
-    deviation = _deviations(result.table, result.samples["summary"])
-    finished = finish_durations(result.with_table(result.table.assign(deviation_ns=deviation)))
+    """Return the rows with derived columns, GPU activities first, sorted by total time."""
+    deviation_ns = _deviations(result.table, result.samples["summary"])
+    finished = finish_durations(result.with_table(result.table.assign(deviation_ns=deviation_ns)))
     kinds, total_ns = groups_of(codes_of(finished.table["kind"])), finished.table["total_ns"]
-    of_kind = kinds.reduced(np.add, total_ns)[kinds.number]
-    table = finished.table.assign(share_ratio=ratio_of(total_ns, of_kind))
+    kind_total_ns = kinds.reduced(np.add, total_ns)[kinds.number]
+    table = finished.table.assign(share_ratio=ratio_of(total_ns, kind_total_ns))
     return finished.with_table(table.in_order("-kind", "-total_ns", "name"))
 
 
 def _deviations(table: Table, samples: Samples) -> np.ndarray:
-    """Return the standard deviation of each row's durations; 0 of a single one, as others print."""
+    """Return the standard deviation of each row's durations; 0 for a single one, as in nvprof."""
     weights = 1 if samples.counts is None else samples.counts
     counts = np.bincount(samples.rows, samples.counts, len(table))
     means = np.bincount(samples.rows, samples.values * weights, len(table)) / np.maximum(counts, 1)
@@ -174,11 +179,11 @@ CLASSES_SPEC: Final = ResultSpec.of("""
     total tensor_core_unknown_ns: total duration of GEMM, convolution, and attention kernels whose
         names do not indicate whether they use tensor cores
     """)
-_OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
+_MATRIX_UNIT_COLUMNS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
 
 def measure_classes(trace: Trace) -> Result:
-    """Return the kernels by activity and phase."""
+    """Return the kernels by class and phase."""
     launches = launches_of(trace, "kernels")
     units, durations = matrix_units(trace.kernels), lengths_of(trace.kernels)
     phases = phases_of_work(trace, "kernels")
@@ -191,23 +196,24 @@ def measure_classes(trace: Trace) -> Result:
         "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
     }
     added = {name: groups.reduced(np.add, values) for name, values in sums.items()}
-    can_use = Names.of(keys["activity"]).isin([activity.value for activity in MATRIX_WORK])
-    added |= {name: where_known(added[name], can_use) for name in _OF_MATRIX_UNITS}
+    can_use = Names.of(keys["activity"]).isin(MATRIX_WORK)
+    added |= {name: where_known(added[name], can_use) for name in _MATRIX_UNIT_COLUMNS}
     keys["phase"] = np.array([*PHASES, UNCLAIMED], object)[keys["phase"]]
     table = Table(keys | {"count": groups.counts} | added)
-    samples = Samples(groups.number, durations)
-    return Result("classes", CLASSES_SPEC, {"classes": table}, samples={"classes": samples})
+    samples = {"classes": Samples(groups.number, durations)}
+    return Result("classes", CLASSES_SPEC, {"classes": table}, samples=samples)
 
 
 def _finish_classes(result: Result) -> Result:
+    """Return the classes with derived columns, sorted by total time, and with notes."""
     table = result.table
-    counted_by_torch_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
+    known_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
     whole_ns = int(table["total_ns"].sum()) or 1
     table = table.assign(
         share_ratio=table["total_ns"] / whole_ns,
         median_ns=medians_of(table, result.samples["classes"]),
         short_ratio=table["short_count"] / table["count"],
-        tensor_core_ratio=ratio_of(table["tensor_core_ns"], counted_by_torch_ns),
+        tensor_core_ratio=ratio_of(table["tensor_core_ns"], known_ns),
     )
     if set(table["phase"]) == {UNCLAIMED}:
         table = table.assign(phase="")
@@ -216,6 +222,7 @@ def _finish_classes(result: Result) -> Result:
 
 
 def _notes(table: Table) -> list[Note]:
+    """Return the share of short kernels, and the share of matrix work on tensor cores."""
     if table.empty:
         return []
     notes = [
@@ -228,13 +235,13 @@ def _notes(table: Table) -> list[Note]:
         )
     ]
     matrix = table.take(is_known(table["tensor_core_ns"]))
-    counted_by_torch_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
-    if counted_by_torch_ns:
+    known_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
+    if known_ns:
         notes.append(
             Note.of(
                 "GEMM, convolution, and attention kernels spend {share:ratio} of their time on "
                 "tensor cores (AMD: matrix cores), according to the kernel names.",
-                share=float(matrix["tensor_core_ns"].sum()) / counted_by_torch_ns,
+                share=float(matrix["tensor_core_ns"].sum()) / known_ns,
             )
         )
     return notes

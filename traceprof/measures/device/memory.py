@@ -1,4 +1,4 @@
-"""Device memory over time, where it was sampled: peaks, and in which phase they occurred."""
+"""Device memory over time, if it was sampled: peaks by series and phase."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import UNCLAIMED
 
-_MEMORY: Final = re.compile(
+_MEMORY_METRIC: Final = re.compile(
     r"alloc|reserved|\b(?>\w*?mem)(\w*(used|usage)|\w*+[\s./-][\s_./-]*+(used|usage))"
     r"|used[\s_]*+mem",
     re.IGNORECASE,
@@ -33,7 +33,7 @@ _UNITS: Final = (
     (re.compile(r"byte|\bb\b", re.IGNORECASE), 1),
 )
 
-_NONE: Final = (
+_NO_SAMPLES: Final = (
     "the trace contains no memory samples; record with `traceprof record`, or call "
     'traceprof.metric("memory_allocated_bytes", torch.cuda.memory_allocated())'
 )
@@ -52,30 +52,33 @@ SPEC: Final = ResultSpec.of("""
     """)
 
 
-def _of_memory(trace: Trace) -> Table:
-    """Return those samples that are of memory: of metrics whose names say it, and the unit."""
-    return trace.samples.take(np.isfinite(_factors(trace.samples)))
+def _memory_samples(trace: Trace) -> Table:
+    """Return the memory samples: those whose metric name contains a memory term and a unit."""
+    return trace.samples.take(np.isfinite(_bytes_per_unit(trace.samples)))
 
 
-def _factors(samples: Table) -> Floats:
+def _bytes_per_unit(samples: Table) -> Floats:
+    """Return the bytes per unit of each sample's metric; NaN if it is not a memory metric."""
     metrics: Names = samples["metric"]
-    return metrics.by_text(np.array([_factor(metric) for metric in metrics.texts], np.float64))
+    return metrics.by_text(np.array([_parse_unit(metric) for metric in metrics.texts], np.float64))
 
 
-def _factor(metric: str) -> float:
-    if not _MEMORY.search(metric):
+def _parse_unit(metric: str) -> float:
+    """Return the bytes per unit of a memory metric; NaN for other metrics."""
+    if not _MEMORY_METRIC.search(metric):
         return float("nan")
     return next((size for unit, size in _UNITS if unit.search(metric)), float("nan"))
 
 
 def measure_memory(ranks: Ranks) -> Result:
-    """Return the peaks of every series of memory samples."""
-    samples = stack("samples", ranks.each(_of_memory))
+    """Return the peak, mean, and last size of each series of memory samples, by phase."""
+    samples = stack("samples", ranks.each(_memory_samples))
     hosts = [host for part in ranks for host in find_host_phases(part)]
     phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else np.full(len(samples), "", object)
-    keys = {"source": samples["source"], "metric": samples["metric"], "phase": Names.of(phases)}
-    groups, labels = grouped(keys)
-    sizes = samples["value"] * _factors(samples)
+    groups, labels = grouped(
+        {"source": samples["source"], "metric": samples["metric"], "phase": Names.of(phases)}
+    )
+    sizes = samples["value"] * _bytes_per_unit(samples)
     known = np.flatnonzero(~np.isnan(sizes))
     last = np.full(len(groups.keys), np.nan)
     last[groups.number[known]] = sizes[known]
@@ -88,32 +91,34 @@ def measure_memory(ranks: Ranks) -> Result:
         ),
         "last_bytes": last,
     }
-    table = Table(labels | columns)
-    return Result("memory", SPEC, {"memory": table.in_order("-peak_bytes")})
+    return Result("memory", SPEC, {"memory": Table(labels | columns).in_order("-peak_bytes")})
 
 
-def memory_over_time(ranks: Ranks, most: int) -> Table:
-    """Return the samples of memory, at most so many of each series: source, metric, start, bytes.
+def memory_over_time(ranks: Ranks, limit: int) -> Table:
+    """Return the memory samples, at most ``limit`` per series.
 
-    Of longer ones the largest of equal stretches are kept.
+    Columns: source, metric, start_ns, size_bytes. A longer series is divided into ``limit`` equal
+    parts, and the largest sample of each part is kept.
     """
-    samples = stack("samples", ranks.each(_of_memory))
-    samples = samples.assign(size_bytes=samples["value"] * _factors(samples))
+    samples = stack("samples", ranks.each(_memory_samples))
+    samples = samples.assign(size_bytes=samples["value"] * _bytes_per_unit(samples))
     samples = samples.select("source", "metric", "start_ns", "size_bytes").known("size_bytes")
     series = groups_of(codes_of(samples["source"]), codes_of(samples["metric"]))
-    kept = [rows[_largest(samples["size_bytes"][rows], most)] for rows in series.rows]
+    kept = [rows[_rows_of_peaks(samples["size_bytes"][rows], limit)] for rows in series.rows]
     return samples.take(np.sort(np.concatenate([np.empty(0, np.int64), *kept])))
 
 
-def _largest(values: Floats, most: int) -> npt.NDArray[np.int64]:
-    if len(values) <= most:
+def _rows_of_peaks(values: Floats, limit: int) -> npt.NDArray[np.int64]:
+    """Return the indices of the largest value in each of ``limit`` equal parts; of all if fewer."""
+    if len(values) <= limit:
         return np.arange(len(values))
-    edges = np.linspace(0, len(values), most + 1).astype(np.int64)
+    edges = np.linspace(0, len(values), limit + 1).astype(np.int64)
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return np.array([first + int(values[first:last].argmax()) for first, last in pairs])
 
 
 def _phases_at(host: HostPhases, samples: Table) -> Texts:
+    """Return the phase of the process at the time of each sample."""
     at = samples["start_ns"]
     phases = np.full(len(at), UNCLAIMED, object)
     for phase, time in host.times.items():
@@ -122,7 +127,7 @@ def _phases_at(host: HostPhases, samples: Table) -> Texts:
 
 
 def _finish(result: Result) -> Result:
-    return result.lacking(_NONE) if result.table.empty else result
+    return result.lacking(_NO_SAMPLES) if result.table.empty else result
 
 
 MEMORY = Analysis(

@@ -1,4 +1,4 @@
-"""Which launch of its function each kernel is: how Nsight Compute finds it again."""
+"""Number kernel launches per function, so that Nsight Compute can find a launch again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROGRAM: Final = "YOUR PROGRAM"
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One launch: of which ``function``, and after how many others of it in its process."""
+    """One launch of ``function``, after ``skip`` earlier launches of it in the same process."""
 
     function: str
     skip: int
@@ -30,10 +30,10 @@ class KernelLaunch:
 
 
 def ncu_command(function: str, skip: int, program: str = "") -> str:
-    """Return what profiles the launch of ``function`` after ``skip`` others of it.
+    """Return the command that profiles one launch of ``function``, after ``skip`` earlier ones.
 
-    Nsight Compute counts the launches that match in each process by itself. Of the ``program``
-    that was recorded what tells to be a secret is masked.
+    Nsight Compute counts matching launches in each process separately. ``program`` is the recorded
+    command line; its secrets are masked.
     """
     return (
         f"ncu --target-processes all --kernel-name {shlex.quote(function)} --launch-skip {skip} "
@@ -42,13 +42,13 @@ def ncu_command(function: str, skip: int, program: str = "") -> str:
 
 
 def recorded_program(environment: Table) -> str:
-    """Return the command line of the program, "" where the recording did not note it."""
+    """Return the command line of the program; "" if it was not recorded."""
     known = environment["value"][environment["name"] == "command"]
     return str(known[0]) if len(known) else ""
 
 
 def function_names(kernels: Table) -> Names:
-    """Return the function of each kernel: its name without types, scopes and arguments."""
+    """Return the function of each kernel: its name without types, scopes, and arguments."""
     names = kernels["name"]
     functions = (parse_name(name).identifier or name for name in names.texts.tolist())
     return Names.coded(functions, names.packed)
@@ -56,15 +56,15 @@ def function_names(kernels: Table) -> Names:
 
 @fact
 def launch_numbers(trace: Trace) -> Ints:
-    """Return how many kernels of the same function its process had launched before each kernel.
+    """Return the number of earlier launches of the same function in the process of each kernel.
 
-    CUDA numbers launches as they are made (the correlation id), which need not be the order in
-    which they run; kernels of one launch (of a graph), and kernels without a number, are taken as
-    they ran. An element for each kernel of the whole trace.
+    CUDA numbers launches in launch order (the correlation ID), which can differ from the order on
+    the device. Kernels of one graph launch, and kernels without a number, are ordered by start
+    time. The array has one element per kernel of the whole trace.
     """
     functions = function_names(trace.kernels).codes
     processes, starts = ints(trace.kernels, "process", "start_ns")
-    order = np.lexsort((starts, _launches(trace.kernels), functions, processes))
+    order = np.lexsort((starts, _launch_order(trace.kernels), functions, processes))
     is_first = are_first(processes[order], functions[order])
     begins = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
     numbers = np.empty(len(order), np.int64)
@@ -73,28 +73,31 @@ def launch_numbers(trace: Trace) -> Ints:
 
 
 def longest_launch(part: Trace, name: str, inside: Intervals) -> KernelLaunch | None:
-    """Return the longest of the kernels called ``name`` that start ``inside``, None without any."""
+    """Return the longest kernel called ``name`` that starts ``inside``; None if there is none."""
     starts, ends = bounds(part.kernels)
     rows = np.flatnonzero(part.kernels["name"] == name)
     rows = rows[inside.covered_ns(starts[rows], starts[rows] + 1) > 0]
     if not len(rows):
         return None
     row = int(rows[(ends - starts)[rows].argmax()])
-    own = int(np.arange(len(part.whole.kernels))[part.rows_in_whole("kernels")][row])
-    function = parse_name(name).identifier or name
-    return KernelLaunch(function, _launched_before(part.whole, own), int(ends[row] - starts[row]))
+    row_in_whole = int(np.arange(len(part.whole.kernels))[part.rows_in_whole("kernels")][row])
+    return KernelLaunch(
+        function=parse_name(name).identifier or name,
+        skip=_launched_before(part.whole, row_in_whole),
+        duration_ns=int(ends[row] - starts[row]),
+    )
 
 
 def _launched_before(trace: Trace, row: int) -> int:
-    """Return what `launch_numbers` says of one kernel, without ordering all of them."""
+    """Return the element of `launch_numbers` for one kernel, without ordering all kernels."""
     functions, processes = function_names(trace.kernels).codes, trace.kernels["process"]
-    alike = np.flatnonzero((functions == functions[row]) & (processes == processes[row]))
-    starts, launches = trace.kernels["start_ns"], _launches(trace.kernels)
-    order = alike[np.lexsort((starts[alike], launches[alike]))]
+    rows = np.flatnonzero((functions == functions[row]) & (processes == processes[row]))
+    starts, launches = trace.kernels["start_ns"], _launch_order(trace.kernels)
+    order = rows[np.lexsort((starts[rows], launches[rows]))]
     return int(np.flatnonzero(order == row)[0])
 
 
-def _launches(kernels: Table) -> Ints:
-    """Return what orders launches: their numbers, nothing where one is not known."""
+def _launch_order(kernels: Table) -> Ints:
+    """Return the launch number of each kernel; zeros if the number of any kernel is unknown."""
     launches: Ints = kernels["correlation"]
     return np.zeros(len(kernels), np.int64) if (launches == ABSENT).any() else launches

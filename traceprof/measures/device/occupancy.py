@@ -1,4 +1,4 @@
-"""How kernels were launched: grid, block, registers, shared memory; the occupancy they allow."""
+"""Launch configurations of kernels (grid, block, registers, shared memory) and their occupancy."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
 
+_DEVICE_COLUMNS: Final = ("compute_capability", "sm_count")
 _KEYS: Final = ("device", *(column for column in SHAPE_COLUMNS if column != "context"))
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchShapes:
-    """The ways in which kernels of a recording were launched.
+    """Launch configurations of the kernels of a recording.
 
-    ``of_kernel`` has an element for each kernel of the whole trace: a row of ``table``. That has
-    the columns of `kernel_shapes` but the context, with ``device``, and besides
+    ``of_kernel`` has one element per kernel of the whole trace: a row index of ``table``.
+    ``contexts`` has the CUDA context of each kernel. ``table`` has one row per configuration: the
+    columns of `kernel_shapes` except the context, ``device``, and
 
-    * ``grid_blocks`` and ``block_threads``: how many there are,
-    * ``sm_blocks``: blocks of it that a multiprocessor holds at once,
-    * ``occupancy_ratio``: warps of these to the warps that there can be,
-    * ``limiter``: what allows no more; "" where it is not known,
-    * ``waves``: how often the GPU can be filled with its blocks, and a part,
-    * ``tail_ratio``: how full the last wave is.
+    * ``grid_blocks`` and ``block_threads``: number of blocks and of threads per block,
+    * ``sm_blocks``: resident blocks per SM,
+    * ``occupancy_ratio``: resident warps divided by the maximum,
+    * ``limiter``: resource that limits the resident blocks; "" if unknown,
+    * ``waves``: blocks of the launch divided by the blocks that fit on the GPU at the same time,
+    * ``tail_ratio``: share of the GPU that the last wave fills.
 
-    What is not known is `ABSENT`, NaN of ratios and waves. ``contexts`` has the CUDA context of
-    each kernel.
+    Unknown integers are `ABSENT`, unknown ratios and waves are NaN.
     """
 
     of_kernel: Packed
@@ -49,7 +50,7 @@ class LaunchShapes:
 
 @fact
 def launch_shapes(trace: Trace) -> LaunchShapes:
-    """Return how the kernels of the whole recording were launched."""
+    """Return the launch configurations of the kernels of the whole recording."""
     shapes = shapes_of(trace.kernels, trace.kernel_shapes).assign(device=trace.kernels["device"])
     of_kernel, first = numbered(
         *(
@@ -57,17 +58,19 @@ def launch_shapes(trace: Trace) -> LaunchShapes:
             for name in _KEYS
         )
     )
-    # Rows before columns: compact ones are made plain by looking at them.
+    # Take rows before selecting columns: reading a column of a CompactTable expands all its rows.
     table = shapes.take(first).select(*_KEYS)
-    contexts = Packed(shapes.stored("context"))
-    return LaunchShapes(Packed(of_kernel), contexts, _with_occupancy(table, trace))
+    return LaunchShapes(
+        Packed(of_kernel), Packed(shapes.stored("context")), _with_occupancy(table, trace)
+    )
 
 
 @fact
 def contexts_of_streams(trace: Trace) -> Table:
-    """Return the CUDA context of each stream, by the kernels that ran on it in the recording.
+    """Return the CUDA context of each stream, from the kernels that ran on it in the recording.
 
-    Columns: process, device, stream, context. Without streams of which no kernel tells one.
+    Columns: process, device, stream, context. Streams with no known context, or with several, are
+    omitted.
     """
     place = ("process", "device", "stream")
     shapes = trace.whole.kernel_shapes.select(*place, "context")
@@ -78,36 +81,39 @@ def contexts_of_streams(trace: Trace) -> Table:
 
 
 def _with_occupancy(table: Table, trace: Trace) -> Table:
+    """Return the launch configurations with the calculated columns of `LaunchShapes.table`."""
     n_rows = len(table)
-    grid, block = (_product(table, f"{of}_x", f"{of}_y", f"{of}_z") for of in ("grid", "block"))
+    grid, block = (
+        _size_product(table, f"{of}_x", f"{of}_y", f"{of}_z") for of in ("grid", "block")
+    )
     sm_blocks = np.full(n_rows, ABSENT, np.int64)
     ratio = np.full(n_rows, np.nan)
     limiter = np.full(n_rows, "", object)
     sm_count = np.full(n_rows, ABSENT, np.int64)
     devices, registers, shared = ints(table, "device", "registers", "shared_bytes")
-    is_told = (block > 0) & (registers >= 0) & (shared >= 0)
+    has_sizes = (block > 0) & (registers >= 0) & (shared >= 0)
     for device in np.unique(devices).tolist():
         capability, multiprocessors, name = _model_of(trace, device)
-        here = devices == device
-        sm_count[here] = multiprocessors
-        limits, of_unit = LIMITS.get(capability), cu_limits_of(name)
-        rows = np.flatnonzero(here & is_told)
+        on_device = devices == device
+        sm_count[on_device] = multiprocessors
+        limits, cu_limits = LIMITS.get(capability), cu_limits_of(name)
+        rows = np.flatnonzero(on_device & has_sizes)
         launch = block[rows], registers[rows], shared[rows]
         found = occupancy_of(limits, *launch) if limits else None
-        found = occupancy_of_cu(of_unit, *launch) if of_unit else found
+        found = occupancy_of_cu(cu_limits, *launch) if cu_limits else found
         if found is not None and len(rows):
             sm_blocks[rows], ratio[rows] = found.blocks, found.ratio
             names = list(found.limiters)
-            holds = np.stack([found.limiters[name] for name in names], axis=1)
+            is_limiting = np.stack([found.limiters[name] for name in names], axis=1)
             limiter[rows] = [
-                ", ".join(name for name, is_one in zip(names, each, strict=True) if is_one)
-                for each in holds.tolist()
+                ", ".join(name for name, is_limiter in zip(names, flags, strict=True) if is_limiter)
+                for flags in is_limiting.tolist()
             ]
-    at_once = np.where((sm_blocks > 0) & (sm_count > 0), sm_blocks * sm_count, 0)
-    of_waves = np.maximum(at_once, 1)
-    waves = np.where((at_once > 0) & (grid > 0), grid / of_waves, np.nan)
-    rest = np.where(at_once > 0, grid % of_waves, 0)
-    tail = np.where(rest == 0, 1.0, rest / of_waves)
+    resident_blocks = np.where((sm_blocks > 0) & (sm_count > 0), sm_blocks * sm_count, 0)
+    wave_blocks = np.maximum(resident_blocks, 1)
+    waves = np.where((resident_blocks > 0) & (grid > 0), grid / wave_blocks, np.nan)
+    last_blocks = np.where(resident_blocks > 0, grid % wave_blocks, 0)
+    tail = np.where(last_blocks == 0, 1.0, last_blocks / wave_blocks)
     return table.assign(
         grid_blocks=grid,
         block_threads=block,
@@ -120,32 +126,36 @@ def _with_occupancy(table: Table, trace: Trace) -> Table:
     )
 
 
-def _product(table: Table, *names: str) -> Ints:
+def _size_product(table: Table, *names: str) -> Ints:
+    """Return the product of three sizes in each row; `ABSENT` if any of them is unknown."""
     sizes = ints(table, *names)
-    is_known = np.logical_and.reduce([size > 0 for size in sizes])
-    return np.where(is_known, np.multiply.reduce([np.maximum(one, 0) for one in sizes]), ABSENT)
+    are_known = np.logical_and.reduce([size > 0 for size in sizes])
+    return np.where(are_known, np.multiply.reduce([np.maximum(size, 0) for size in sizes]), ABSENT)
 
 
 def _model_of(trace: Trace, device: int) -> tuple[int, int, str]:
-    """Return compute capability, multiprocessors and name: what was recorded, else what that says.
+    """Return compute capability, number of multiprocessors, and name of a device.
 
-    A model that the user named wins; of AMD's the name alone tells.
+    Recorded values take precedence over the hardware catalog, but a model that the user specified
+    takes precedence over both. The limits of AMD GPUs are found by name only.
     """
     hardware = (trace.hardware or Hardware()).over(built_in_hardware())
     rows = trace.devices.take(trace.devices["device"] == device).rows()
     row = rows[0] if rows else {}
-    told = [row.get(column, ABSENT) for column in _OF_DEVICES]
+    recorded = [row.get(column, ABSENT) for column in _DEVICE_COLUMNS]
     model = hardware.model_of(row.get("name", ""))
-    said = [
-        getattr(model, own, None) or ABSENT for own in ("compute_capability", "multiprocessors")
+    catalogued = [
+        getattr(model, field, None) or ABSENT for field in ("compute_capability", "multiprocessors")
     ]
-    pairs = zip(*((said, told) if hardware.chosen is not None else (told, said)), strict=True)
-    capability, multiprocessors = (one if one > 0 else other for one, other in pairs)
+    pairs = zip(
+        *((catalogued, recorded) if hardware.chosen is not None else (recorded, catalogued)),
+        strict=True,
+    )
+    capability, multiprocessors = (
+        preferred if preferred > 0 else fallback for preferred, fallback in pairs
+    )
     name = model.key if hardware.chosen is not None and model else str(row.get("name", ""))
     return capability, multiprocessors, name
-
-
-_OF_DEVICES: Final = ("compute_capability", "sm_count")
 
 
 SPEC: Final = ResultSpec.of("""
@@ -173,36 +183,37 @@ _COUNTS: Final = ("registers", "shared_bytes", "sm_blocks")
 
 
 def measure_occupancy(trace: Trace) -> Result:
-    """Return the ways of launching kernels; of one that the window cuts its part inside."""
+    """Return the launch configurations by kernel; a kernel that the window cuts counts in part."""
     shapes = launch_shapes(trace)
     of_kernel = shapes.of_kernel[trace.rows_in_whole("kernels")].wide()
     groups, found = grouped({"name": trace.kernels["name"], "shape": of_kernel})
     shape = shapes.table.take(found["shape"])
-    kept = shape.select("occupancy_ratio", "limiter", "waves", "tail_ratio")
-    table = kept.assign(
+    occupancy = shape.select("occupancy_ratio", "limiter", "waves", "tail_ratio")
+    table = occupancy.assign(
         name=found["name"],
-        **{of: objects(_triples(shape, of)) for of in _SIZES},
+        **{of: objects(_format_sizes(shape, of)) for of in _SIZES},
         **{of: np.where(shape[of] == ABSENT, np.nan, shape[of]) for of in _COUNTS},
     )
-    # Devices of several models give the same launch different occupancies, those of one the same.
+    # The same launch has the same occupancy on all devices of a model, but not on other models.
     number, first = numbered(*map(codes_of, table.columns.values()))
     same = groups_of(number)
-    added = {"count": groups.counts, "total_ns": groups.reduced(np.add, lengths_of(trace.kernels))}
+    total_ns = groups.reduced(np.add, lengths_of(trace.kernels))
     table = table.take(first).assign(
-        **{name: same.reduced(np.add, values) for name, values in added.items()}
+        count=same.reduced(np.add, groups.counts), total_ns=same.reduced(np.add, total_ns)
     )
     launches = groups_of(*(codes_of(table[name]) for name in SPEC.tables[0].keys))
     place = np.empty(len(table), np.int64)
     place[launches.order] = np.arange(len(table)) - np.repeat(launches.first, launches.counts)
-    alike = [table.take(place == n) for n in range(int(place.max(initial=0)) + 1)]
+    parts = [table.take(place == n) for n in range(int(place.max(initial=0)) + 1)]
     return combine(
-        [Result("occupancy", SPEC, {"occupancy": SPEC.tables[0].of_rows(part)}) for part in alike]
+        [Result("occupancy", SPEC, {"occupancy": SPEC.tables[0].of_rows(part)}) for part in parts]
     )
 
 
-def _triples(shape: Table, of: str) -> list[str]:
+def _format_sizes(shape: Table, of: str) -> list[str]:
+    """Return the grid or block sizes as text, for example "8×4×1"; "" if unknown."""
     sizes = zip(*(shape[f"{of}_{axis}"].tolist() for axis in "xyz"), strict=True)
-    return ["" if min(each) < 0 else "×".join(map(str, each)) for each in sizes]
+    return ["" if min(size) < 0 else "×".join(map(str, size)) for size in sizes]
 
 
 def _finish(result: Result) -> Result:
@@ -211,19 +222,19 @@ def _finish(result: Result) -> Result:
     table = table.assign(
         share_ratio=table["total_ns"] / (whole or float("nan")),
         mean_ns=table["total_ns"] / table["count"],
-    )
-    table = table.in_order("-total_ns", *SPEC.tables[0].keys)
+    ).in_order("-total_ns", *SPEC.tables[0].keys)
     return result.with_table(table).with_notes(*_notes(table))
 
 
 def _notes(table: Table) -> list[Note]:
+    """Return the share of kernel time with unknown occupancy, and the reason."""
     times = table["total_ns"].astype(np.float64)
     is_unknown = ~is_known(table["occupancy_ratio"])
     if not times[is_unknown].sum():
         return []
     text = "Occupancy is unknown for {share:ratio} of kernel time. The trace does not contain "
-    is_told = is_known(table["registers"]) & is_known(table["shared_bytes"])
-    if is_told[is_unknown].any():
+    has_resources = is_known(table["registers"]) & is_known(table["shared_bytes"])
+    if has_resources[is_unknown].any():
         text += "the GPU model. Use --gpu MODEL."
     else:
         text += "the registers and shared memory of these launches."

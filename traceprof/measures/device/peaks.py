@@ -1,4 +1,4 @@
-"""The peaks of the devices of a trace: what the user said, what the trace says, what is known."""
+"""Peaks of a trace's devices: from the user, from the trace, or from the hardware catalog."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-Described: TypeAlias = Trace | Ranks
-"""What says what its hardware is."""
+HardwareSource: TypeAlias = Trace | Ranks
+"""A source of hardware facts."""
 
 _FROM_TRACE: Final = "the trace"
 _PCIE_NAMES: Final = ("gpu.{}.pcie", "pcie device {}")
@@ -31,14 +31,14 @@ _RDMA_PORT: Final = re.compile(r"(rdma\..+\.\d+)\.rate")
 _RDMA_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
 _GPU_NAME: Final = re.compile(r"gpu\.\d+\.name")
 _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
-_OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
+_DRIVER_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
 
 
-def matrix_speedups(of: Described, device: int) -> Mapping[str, float]:
-    """Return how many times as fast as FP32 ``device`` multiplies matrices, by precision.
+def matrix_speedups(of: HardwareSource, device: int) -> Mapping[str, float]:
+    """Return the matrix speed of ``device`` relative to FP32, by precision.
 
-    At the peaks of the model, that the user named or its name tells, else of its family; {} where
-    neither is known.
+    The values are from the peaks of the GPU model, which the user specified or the device name
+    identifies, otherwise from its family. Return {} if neither is known.
     """
     name, _ = _device(of, device)
     model = _hardware(of).model_of(name)
@@ -49,13 +49,13 @@ def matrix_speedups(of: Described, device: int) -> Mapping[str, float]:
 
 
 _PRODUCTS: Final = {"3xtf32": ("tf32", 3)}
-"""As how many products of which precision each is multiplied."""
+"""Emulated precisions: the precision of the products, and their number per emulated product."""
 
 
-def flop_peak_of(of: Described, device: int, precision: str) -> float | None:
-    """Return the dense FLOP/s of ``device`` at ``precision``; None where nobody knows it.
+def flop_peak_of(of: HardwareSource, device: int, precision: str) -> float | None:
+    """Return the dense peak of ``device`` at ``precision`` in FLOP/s; None if unknown.
 
-    Without tensor cores, all of 32 bits and below are multiplied at the rate of FP32.
+    Without tensor cores, precisions of 32 bits and fewer run at the FP32 rate.
     """
     model = _hardware(of).model_of(_device(of, device)[0])
     if model is None:
@@ -66,11 +66,11 @@ def flop_peak_of(of: Described, device: int, precision: str) -> float | None:
     return None if rate is None else rate / n
 
 
-def peak_of(of: Described, device: int, link: Link) -> Peak | None:
-    """Return the peak of ``link`` of ``device`` in one direction; None where nobody knows it.
+def peak_of(of: HardwareSource, device: int, link: Link) -> Peak | None:
+    """Return the peak of a ``link`` of ``device`` in one direction; None if unknown.
 
-    A link that the user gave wins, then what the trace says, then the table of hardware. Only
-    the rate that the driver tells for NVLinks comes last: it counts the protocol, too.
+    The order of precedence is: the user, the trace, the hardware catalog. The NVLink rate of the
+    driver is the last resort, since it includes protocol overhead.
     """
     hardware = _hardware(of)
     if link in hardware.links:
@@ -78,14 +78,18 @@ def peak_of(of: Described, device: int, link: Link) -> Peak | None:
     name, measured = _device(of, device)
     if link is Link.MEMORY and measured not in (ABSENT, 0):
         return Peak(float(measured), "memory", _FROM_TRACE)
-    recorded = _RECORDED.get(link)
-    said = recorded(of, device) if recorded else None
-    known = said or hardware.peak(link, name)
-    return known or (_told_by_driver(of, device) if link is Link.NVLINK else None)
+    read_recorded = _RECORDED.get(link)
+    recorded_peak = read_recorded(of, device) if read_recorded else None
+    known_peak = recorded_peak or hardware.peak(link, name)
+    return known_peak or (_driver_nvlink(of, device) if link is Link.NVLINK else None)
 
 
-def peak_between(of: Described, device: int, peer: int) -> Peak | None:
-    """Return the peak of the NVLinks from one device to another, all those of the device else."""
+def peak_between(of: HardwareSource, device: int, peer: int) -> Peak | None:
+    """Return the peak of the NVLinks between two devices, or of all NVLinks of ``device``.
+
+    All NVLinks count if the trace does not show the links between the two devices, or if the user
+    specified the NVLink speed. Return None if unknown.
+    """
     if Link.NVLINK not in _hardware(of).links:
         for pair, (n_links, bytes_per_s) in _nvlinks(of).items():
             if pair == {device, peer}:
@@ -93,10 +97,10 @@ def peak_between(of: Described, device: int, peer: int) -> Peak | None:
     return peak_of(of, device, Link.NVLINK)
 
 
-def peak_of_interface(of: Described, source: str) -> Peak | None:
-    """Return the speed of the interface that a sample's source names ("nic:eth0", "rdma:mlx5_0:1").
+def peak_of_interface(of: HardwareSource, source: str) -> Peak | None:
+    """Return the speed of a sample's network interface ("nic:eth0", "rdma:mlx5_0:1").
 
-    What the user gave wins, then what the recording noted of that interface.
+    A NIC speed from the user takes precedence over the recorded speed. Return None if unknown.
     """
     hardware = _hardware(of)
     if Link.NIC in hardware.links:
@@ -115,8 +119,8 @@ def peak_of_interface(of: Described, source: str) -> Peak | None:
     return Peak(float(rate[1]) * 1e9 / 8, f"{device}, {float(rate[1]):g} Gb/s", _FROM_TRACE)
 
 
-def _recorded_nic(of: Described, _device: int) -> Peak | None:
-    """Return the share of a GPU in the RDMA ports of its machine that are up."""
+def _recorded_nic(of: HardwareSource, _device: int) -> Peak | None:
+    """Return one GPU's share of the active RDMA ports of its machine."""
     facts = _facts(of)
     rates = [
         float(rate[1])
@@ -132,23 +136,25 @@ def _recorded_nic(of: Described, _device: int) -> Peak | None:
     return Peak(sum(rates) * 1e9 / 8 / n_gpus, what, _FROM_TRACE)
 
 
-def _device(of: Described, device: int) -> tuple[str, int]:
-    """Return the name of a device ("" unknown), and how fast its memory is as the trace says it."""
+def _device(of: HardwareSource, device: int) -> tuple[str, int]:
+    """Return the name ("" if unknown) and the recorded memory bandwidth in bytes/s of a device."""
     return _devices(of).get(device) or (_facts(of).get(f"gpu.{device}.name", ""), ABSENT)
 
 
 @fact
-def _devices(of: Described) -> dict[int, tuple[str, int]]:
-    # Of a device that several list the first counts.
+def _devices(of: HardwareSource) -> dict[int, tuple[str, int]]:
+    # If several ranks list the same device, the first one counts.
+    """Return name and memory bandwidth in bytes/s of each device, by number."""
     rows = reversed(of.table("devices").rows())
     return {row["device"]: (row["name"], row["memory_bytes_per_s"]) for row in rows}
 
 
-def _hardware(of: Described) -> Hardware:
+def _hardware(of: HardwareSource) -> Hardware:
     return of.hardware or built_in_hardware()
 
 
-def _recorded_pcie(of: Described, device: int) -> Peak | None:
+def _recorded_pcie(of: HardwareSource, device: int) -> Peak | None:
+    """Return the recorded PCI Express peak of a device."""
     facts = _facts(of)
     for name in _PCIE_NAMES:
         found = _PCIE.search(facts.get(name.format(device), ""))
@@ -156,44 +162,46 @@ def _recorded_pcie(of: Described, device: int) -> Peak | None:
             continue
         try:
             peak = pcie_peak(int(found[1]), int(found[2]))
-        except UsageError:  # a driver that does not know answers with zeros
+        except UsageError:  # a driver that does not know the link reports zeros
             continue
         return Peak(peak.bytes_per_s, peak.what, _FROM_TRACE)
     return None
 
 
-def _recorded_nvlink(of: Described, device: int) -> Peak | None:
-    own = [links for pair, links in _nvlinks(of).items() if device in pair]
-    if not own:
+def _recorded_nvlink(of: HardwareSource, device: int) -> Peak | None:
+    """Return the peak of all recorded NVLinks of a device."""
+    device_links = [links for pair, links in _nvlinks(of).items() if device in pair]
+    if not device_links:
         return None
-    n_links, bytes_per_s = (sum(values) for values in zip(*own, strict=True))
+    n_links, bytes_per_s = (sum(values) for values in zip(*device_links, strict=True))
     return Peak(float(bytes_per_s), f"NVLink, {n_links} links", _FROM_TRACE)
 
 
-def _told_by_driver(of: Described, device: int) -> Peak | None:
-    found = _OWN_NVLINKS.fullmatch(_facts(of).get(f"gpu.{device}.nvlink", ""))
+def _driver_nvlink(of: HardwareSource, device: int) -> Peak | None:
+    """Return the NVLink peak that the driver reported; it includes protocol overhead."""
+    found = _DRIVER_NVLINKS.fullmatch(_facts(of).get(f"gpu.{device}.nvlink", ""))
     if found is None:
         return None
-    rate = int(found[1]) * float(found[2]) * 1e9
-    return Peak(rate, f"NVLink, {found[1]} links", _FROM_TRACE)
+    bytes_per_s = int(found[1]) * float(found[2]) * 1e9
+    return Peak(bytes_per_s, f"NVLink, {found[1]} links", _FROM_TRACE)
 
 
 @fact
-def _nvlinks(of: Described) -> dict[frozenset[int], tuple[int, float]]:
-    """Return how many links join each pair of devices, and their rate in one direction.
+def _nvlinks(of: HardwareSource) -> dict[frozenset[int], tuple[int, float]]:
+    """Return the number of NVLinks between each pair of devices, and their rate in one direction.
 
-    Profilers tell the rate of both directions together.
+    Profilers record the sum of both directions.
     """
     found = {}
     for name, value in _facts(of).items():
         pair, links = _NVLINK_NAME.fullmatch(name), _NVLINK.fullmatch(value)
         if pair and links:
-            ends = frozenset((int(pair[1]), int(pair[2])))
-            found[ends] = (int(links[1]), float(links[2]) * 1e9 / 2)
+            devices = frozenset((int(pair[1]), int(pair[2])))
+            found[devices] = (int(links[1]), float(links[2]) * 1e9 / 2)
     return found
 
 
-_RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
+_RECORDED: Final[Mapping[Link, Callable[[HardwareSource, int], Peak | None]]] = {
     Link.PCIE: _recorded_pcie,
     Link.NVLINK: _recorded_nvlink,
     Link.NIC: _recorded_nic,
@@ -201,7 +209,10 @@ _RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
 
 
 @fact
-def _facts(of: Described) -> dict[str, str]:
-    """Return the environment by name. It grows with the hosts of a run, and is asked per device."""
+def _facts(of: HardwareSource) -> dict[str, str]:
+    """Return the environment by name.
+
+    It is cached, since it grows with the hosts of a run and is read once per device.
+    """
     environment = of.table("environment")
     return dict(zip(environment["name"], environment["value"], strict=True))

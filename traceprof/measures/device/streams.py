@@ -1,7 +1,7 @@
-"""Streams one by one: how busy each is, and what it waited for, as HTA splits it.
+"""Busy time and idle causes of each stream, with the categories of Holistic Trace Analysis (HTA).
 
-A stream that is idle may do so while another one works, so that the times of several streams do
-not add up to anything: see ``idle`` for the device as a whole.
+A stream can be idle while another one works, so the times of several streams do not add up. See
+``idle`` for the idle time of the whole device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _KERNEL_WAIT_NS: Final = 30_000
-"""A shorter gap before work that had been launched is the usual pause between two kernels."""
+"""A shorter gap before launched work is the usual pause between two kernels."""
 SPEC: Final = ResultSpec.of("""
     table streams: one row per GPU and stream, by busy time
     key device: GPU index in the run
@@ -36,7 +36,7 @@ SPEC: Final = ResultSpec.of("""
 
 
 def measure_streams(trace: Trace) -> Result:
-    """Return the streams of every device with HTA's split of their idle time."""
+    """Return the streams of each device with HTA's split of their idle time."""
     work = _work(trace)
     lane, first = numbered(work["device"], work["stream"])
     lanes = work.select("device", "stream").take(first)
@@ -61,7 +61,7 @@ def measure_streams(trace: Trace) -> Result:
 
 
 def _work(trace: Trace) -> Table:
-    """Return all kernels and copies, stream by stream in the order of time."""
+    """Return all kernels and copies by device, stream, and start; launch_ns is -1 if unknown."""
     parts = []
     for name in DEVICE_TABLES:
         launches = launches_of(trace, name)

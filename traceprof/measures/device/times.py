@@ -1,6 +1,6 @@
-"""When each device did what: the unions that the five parts are made of.
+"""Activity of each device over time: the unions of intervals behind the five parts of GPU time.
 
-The parts add up to the window exactly; `traceprof.model.activity` says what they are.
+The parts add up to the window exactly; `traceprof.model.activity` defines them.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ from traceprof.names.ranges import CYCLE, WINDOW
 
 _PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
 _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
-"""Of other directions it is `Part.TRANSFER`."""
+"""Part of a copy direction; all other directions are `Part.TRANSFER`."""
 
-
-_LONG_NS: Final = 1_000_000
-_FREE: Final = 0.99
-_ALONE: Final = 3
+_MIN_WAIT_NS: Final = 1_000_000
+"""Minimum wait of the first work of a stream that unrecorded work can explain."""
+_MIN_FREE_RATIO: Final = 0.99
+"""Minimum share of this wait in which no recorded work runs on the device."""
+_MIN_WAIT_FACTOR: Final = 3
+"""Minimum ratio of this wait to the longest later wait in the same stream."""
 
 
 def used_devices(trace: Trace) -> dict[int, str]:
-    """Return the name of each device that worked anywhere in the recording, by its number."""
+    """Return the name of each device with work anywhere in the recording, by device number."""
     return {row["device"]: row["name"] for row in trace.devices.rows() if row["used"] == 1}
 
 
 def device_time(trace: Trace, device: int) -> DeviceTime:
-    """Return what ``device`` did when, inside the window."""
+    """Return the activity of ``device`` inside the window."""
     return device_times(trace).get(device) or DeviceTime.nothing()
 
 
 def recorded_times(trace: Trace, device: int) -> Intervals:
-    """Return when in the window the work of ``device`` was recorded: else nothing is known of it.
+    """Return the times in the window in which the work of ``device`` was recorded.
 
-    The files of a run seldom begin and end together, and the embedded recorder sees devices in
-    windows of a few steps: a device is not idle before, between and after.
+    Nothing is known about the device at other times. The files of a run rarely begin and end at the
+    same time, and the embedded recorder captures windows of a few steps. A device is not idle
+    before, between, and after these windows.
     """
     known = _recordings_of_devices(trace).get(device)
     return trace.span.times if known is None else known & trace.span.times
@@ -55,31 +58,31 @@ def recorded_times(trace: Trace, device: int) -> Intervals:
 
 @fact
 def recorded_windows(trace: Trace) -> Mapping[int, Intervals]:
-    """Return in which windows the devices of each process were seen; {}: all the time."""
+    """Return the windows in which each process recorded its devices; {} if it always did."""
     ranges = trace.whole.ranges
-    own = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
-    return unions_by(own.take(own["name"].isin((WINDOW, CYCLE))))
+    recorder_ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
+    return unions_by(recorder_ranges.take(recorder_ranges["name"].isin((WINDOW, CYCLE))))
 
 
 @fact
 def _recordings_of_devices(trace: Trace) -> Mapping[int, Intervals]:
-    """Return when each device was recorded, of those of which this is known apart."""
+    """Return the recorded times of each device whose times differ from the whole trace."""
     found: dict[int, Intervals] = {}
     windows, processes = recorded_windows(trace), [*trace.recordings]
     if len({*trace.recordings.values()}) == 1 or (windows and not processes):
-        # Devices that rest in all of a part of a trace.
-        rest = _recording_of(trace, (processes or [*windows])[0])
-        found = dict.fromkeys(used_devices(trace), rest) if rest is not None else found
+        # Also for devices that are idle throughout a part of a trace.
+        shared = _recording_of(trace, (processes or [*windows])[0])
+        found = dict.fromkeys(used_devices(trace), shared) if shared is not None else found
     worked: set[int] = set()
     for process, devices in devices_at_work(trace).items():
-        if (own := _recording_of(trace, process)) is None:
+        if (recording := _recording_of(trace, process)) is None:
             continue
         for device in devices:
-            found[device] = found[device] | own if device in worked else own
+            found[device] = found[device] | recording if device in worked else recording
             worked.add(device)
-    if windows:  # what was queued when one ended was seen to its end
+    if windows:  # work that was queued when a window ended was recorded to its end
         times = _times_of_devices(trace)
-        found = {device: own | times[device].busy for device, own in found.items()}
+        found = {device: recording | times[device].busy for device, recording in found.items()}
     whole = Intervals.single(trace.span.start_ns, trace.span.end_ns)
     for (_, device), unknown in work_before_recording(trace).items():
         found[device] = found.get(device, whole) - unknown
@@ -88,14 +91,15 @@ def _recordings_of_devices(trace: Trace) -> Mapping[int, Intervals]:
 
 @fact
 def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
-    """Return when processes' devices still did what was launched before recording began.
+    """Return the times in which devices still did work that was launched before recording began.
 
-    That is not in the file: the first work of a stream waits, launched, for nothing that was
-    recorded. A profiler that is switched on while a program runs, as it is in servers, records what
-    is launched from then on.
+    The result is by process and device. This work is not in the file. It shows as a gap: the first
+    recorded work of a stream was launched, but waits for nothing that was recorded. The gap occurs
+    if a profiler is switched on while the program runs, as in servers: it records only work that is
+    launched afterwards.
     """
     found: dict[tuple[int, int], Intervals] = {}
-    if trace.info.is_part:  # whatever reaches into a part is in it
+    if trace.info.is_part:  # a part contains all work that overlaps it
         return found
     for name in DEVICE_TABLES:
         work, launches = trace.table(name), launches_of(trace, name)
@@ -104,26 +108,30 @@ def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
         call = launches.call[first]
         first, call = first[call >= 0], call[call >= 0]
         called, starts = trace.api_calls["end_ns"][call], work["start_ns"][first]
-        waits_ns = starts - called
-        is_early = called - opened_ns[first] < waits_ns
-        for row in np.flatnonzero(is_early & (waits_ns > _LONG_NS)).tolist():
+        wait_ns = starts - called
+        is_early = called - opened_ns[first] < wait_ns
+        for row in np.flatnonzero(is_early & (wait_ns > _MIN_WAIT_NS)).tolist():
             process, device = (int(work[column][first[row]]) for column in ("process", "device"))
             wait = Intervals.single(int(called[row]), int(starts[row]))
             free = wait - _times_of_devices(trace)[device].busy
-            alike = number == number[first[row]]
-            least_ns = max(
-                _FREE * wait.total_ns, _ALONE * _longest_wait(work, launches, first[row], alike)
+            same_recording = number == number[first[row]]
+            min_free_ns = max(
+                _MIN_FREE_RATIO * wait.total_ns,
+                _MIN_WAIT_FACTOR * _longest_wait(work, launches, first[row], same_recording),
             )
-            if free.total_ns > least_ns:
+            if free.total_ns > min_free_ns:
                 known = found.get((process, device), Intervals.empty())
-                # What another stream of the same window did meanwhile is no unknown time.
-                both = known & free
-                found[process, device] = both if len(both) else known | free
+                # Time is unknown only if it is unknown in all streams of the window.
+                common = known & free
+                found[process, device] = common if len(common) else known | free
     return found
 
 
 def _windows_of_work(trace: Trace, work: Table, launches: Launches) -> tuple[Ints, Ints]:
-    """Return when the recording that each row was launched in began, and the number of that."""
+    """Return the start and the number of the recording window in which each row was launched.
+
+    Without windows, the start is that of the trace and the number is 0.
+    """
     opened_ns = np.full(len(work), trace.span.start_ns)
     number = np.zeros(len(work), np.int64)
     for process, windows in recorded_windows(trace).items():
@@ -134,59 +142,63 @@ def _windows_of_work(trace: Trace, work: Table, launches: Launches) -> tuple[Int
     return opened_ns, number
 
 
-def _longest_wait(work: Table, launches: Launches, row: int, alike: Bools) -> int:
-    """Return how long what follows a row in its stream waits most, launched, with that free.
+def _longest_wait(work: Table, launches: Launches, row: int, selected: Bools) -> int:
+    """Return the longest wait of launched work in the stream of a row while that stream was free.
 
-    ``alike`` are the rows of the same recording.
+    ``selected`` is a mask of the rows of the same recording window.
     """
-    alike = alike & (work["device"] == work["device"][row])
-    alike &= work["stream"] == work["stream"][row]
-    rows = np.flatnonzero(alike & launches.is_known)
+    selected = selected & (work["device"] == work["device"][row])
+    selected &= work["stream"] == work["stream"][row]
+    rows = np.flatnonzero(selected & launches.is_known)
     starts, ends = (times[rows] for times in bounds(work))
     ready = np.maximum(np.maximum.accumulate(ends)[:-1], launches.of_rows(rows[1:]).end_ns)
     return int((starts[1:] - ready).max(initial=0))
 
 
 def _recording_of(trace: Trace, process: int) -> Intervals | None:
-    """Return when the devices of a process were recorded; None: as long as anything was."""
-    own, windows = trace.recordings.get(process), recorded_windows(trace).get(process)
-    if own is None or windows is None:
-        return windows if own is None else Intervals.single(own.start_ns, own.end_ns)
-    return windows.clip(own.start_ns, own.end_ns)
+    """Return the recorded times of a process's devices; None if they cover the whole trace."""
+    recording, windows = trace.recordings.get(process), recorded_windows(trace).get(process)
+    if recording is None or windows is None:
+        return (
+            windows if recording is None else Intervals.single(recording.start_ns, recording.end_ns)
+        )
+    return windows.clip(recording.start_ns, recording.end_ns)
 
 
-def part_of_device(ranks: Ranks, device: int) -> Trace:
-    """Return the whole Trace that lists ``device``; the first one where none does."""
+def trace_of_device(ranks: Ranks, device: int) -> Trace:
+    """Return the whole Trace that lists ``device``; the first Trace of the run if none does."""
     return ranks.whole.parts[_parts_of_devices(ranks).get(device, 0)]
 
 
 @fact
 def _parts_of_devices(ranks: Ranks) -> Mapping[int, int]:
-    # Of a device that several list the first counts.
-    pairs = [(own, i) for i, part in enumerate(ranks) for own in part.devices["device"].tolist()]
+    # If several ranks list the same device, the first one counts.
+    """Return the index of the Trace that lists each device, by device number."""
+    pairs = [
+        (device, i) for i, part in enumerate(ranks) for device in part.devices["device"].tolist()
+    ]
     return dict(reversed(pairs))
 
 
 @of_window
 def device_times(trace: Trace) -> Mapping[int, DeviceTime]:
-    """Return what each device that works anywhere in the recording did when, inside the window."""
+    """Return the activity of each used device inside the window, by device number."""
     whole = _times_of_devices(trace)
     if trace.uncut is None:
         return whole
-    times = trace.span.times
-    return {device: time.within(times) for device, time in whole.items()}
+    return {device: time.within(trace.span.times) for device, time in whole.items()}
 
 
 def devices_of_processes(trace: Trace) -> Mapping[int, tuple[int, ...]]:
-    """Return the devices that each process works on, anywhere in the recording."""
+    """Return the devices that each process uses anywhere in the recording."""
     return devices_at_work(trace.whole)
 
 
 @of_window
 def devices_at_work(trace: Trace) -> Mapping[int, tuple[int, ...]]:
-    """Return the devices that each process works on in the window."""
+    """Return the devices that each process uses in the window."""
     tables = [trace.table(name) for name in DEVICE_TABLES]
-    columns = (np.concatenate([own[name] for own in tables]) for name in ("process", "device"))
+    columns = (np.concatenate([table[name] for table in tables]) for name in ("process", "device"))
     found: dict[int, tuple[int, ...]] = {}
     for process, device in groups_of(*columns).keys:
         found[process] = (*found.get(process, ()), device)
@@ -195,9 +207,9 @@ def devices_at_work(trace: Trace) -> Mapping[int, tuple[int, ...]]:
 
 @fact
 def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
-    """Return what each device did when, in one pass over the tables for all of them."""
+    """Return the activity of each device, from one pass over the tables for all devices."""
     found: dict[tuple[int, ...], Intervals] = {}
-    nothing = Intervals.empty()
+    empty = Intervals.empty()
     for name in DEVICE_TABLES:
         table = trace.table(name)
         starts, ends = bounds(table)
@@ -205,29 +217,29 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
             time = Intervals.union_of(starts[rows], ends[rows])
             found[key] = found[key] | time if key in found else time
     return {
-        device: DeviceTime(*(found.get((device, place), nothing) for place in range(len(Part))))
-        for device in {*used_devices(trace), *(own for own, _ in found)}
+        device: DeviceTime(*(found.get((device, place), empty) for place in range(len(Part))))
+        for device in {*used_devices(trace), *(number for number, _ in found)}
     }
 
 
-def places_in_part(trace: Trace, name: str) -> Ints:
-    """Return the place in `Part` of each row of "kernels" or "copies"; -1: none of a device."""
+def indices_in_part(trace: Trace, name: str) -> Ints:
+    """Return the index in `Part` of each row of "kernels" or "copies"; -1 for no part."""
     names: Names = trace.kernels["activity"] if name == "kernels" else trace.copies["direction"]
     parts = (
-        [Activity(own).part for own in names.texts]
+        [Activity(text).part for text in names.texts]
         if name == "kernels"
-        else [_PART_OF_COPY.get(own, Part.TRANSFER) for own in names.texts]
+        else [_PART_OF_COPY.get(text, Part.TRANSFER) for text in names.texts]
     )
     return names.by_text(np.array([_PLACES[part] for part in parts], np.int64))
 
 
 @of_window
 def device_parts(trace: Trace) -> Table:
-    """Return one row per device that worked anywhere in the recording.
+    """Return one row per device with work anywhere in the recording.
 
-    Columns: device, name, duration_ns (of the window, as far as it was recorded), the five parts
-    (``compute_ns`` …, see `traceprof.model.activity`), communication_ns and transfer_ns (hidden or
-    not), their overlaps (what compute, or any kernel, hides), kernel_ns (when any kernel ran).
+    Columns: device, name, duration_ns (recorded part of the window), the five parts
+    (``compute_ns`` …, see `traceprof.model.activity`), communication_ns and transfer_ns (exposed or
+    not), their overlaps (hidden by compute, or by any kernel), and kernel_ns (any kernel ran).
     """
     rows: list[dict[str, int | str]] = []
     for device, name in used_devices(trace).items():
@@ -235,31 +247,34 @@ def device_parts(trace: Trace) -> Table:
         parts = time.within(recorded).parts_within(recorded.starts, recorded.ends)
         ns = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
         communication_ns, transfer_ns = time.communication.total_ns, time.transfer.total_ns
-        measures = {
-            "communication_ns": communication_ns,
-            "transfer_ns": transfer_ns,
-            "communication_overlap_ns": communication_ns - ns["exposed_communication_ns"],
-            "transfer_overlap_ns": transfer_ns - ns["exposed_transfer_ns"],
-            "kernel_ns": time.kernel.total_ns,
-        }
         rows.append(
-            {"device": device, "name": name, "duration_ns": recorded.total_ns, **ns, **measures}
+            {
+                "device": device,
+                "name": name,
+                "duration_ns": recorded.total_ns,
+                **ns,
+                "communication_ns": communication_ns,
+                "transfer_ns": transfer_ns,
+                "communication_overlap_ns": communication_ns - ns["exposed_communication_ns"],
+                "transfer_overlap_ns": transfer_ns - ns["exposed_transfer_ns"],
+                "kernel_ns": time.kernel.total_ns,
+            }
         )
     return Table.of_rows(rows)
 
 
-_NEARLY_ALL: Final = 0.99
+_MIN_RECORDED_RATIO: Final = 0.99
 
 
 def note_on_unrecorded(result: Result, recorded_ns: Ints) -> tuple[Note, ...]:
-    """Return what of the window was not recorded of the devices, where that is considerable."""
+    """Return a note on the unrecorded part of the window, if it exceeds 1% on a device."""
     window_ns = int(result.scalars["window_ns"])
-    part = recorded_ns < _NEARLY_ALL * window_ns
-    if not part.any():
+    is_partial = recorded_ns < _MIN_RECORDED_RATIO * window_ns
+    if not is_partial.any():
         return ()
     text = "The trace covers up to {most:ns} of the {window:ns} window on {n:count} GPU(s)."
-    if len(set(recorded_ns[part].tolist())) == 1:
+    if len(set(recorded_ns[is_partial].tolist())) == 1:
         text = text.replace("up to ", "")
     text += " traceprof does not count the rest as idle time."
-    most_ns = int(recorded_ns[part].max())
-    return (Note.of(text, n=int(part.sum()), most=most_ns, window=window_ns),)
+    longest_ns = int(recorded_ns[is_partial].max())
+    return (Note.of(text, n=int(is_partial.sum()), most=longest_ns, window=window_ns),)

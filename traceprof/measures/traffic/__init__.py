@@ -1,1 +1,1 @@
-"""What moved: copies, links and their counters, messages between ranks."""
+"""Copies, links and their counters, and messages between ranks."""

@@ -1,4 +1,4 @@
-"""Bandwidth over time: what moved over which route in each slice of the window."""
+"""Bandwidth over time: the bytes of each route in each slice of the window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traceprof.model.trace import Trace
 
 _SLICES: Final = 100
 _ON_DEVICE: Final = "d2d"
-_ELSEWHERE: Final = ("memset", "h2h")
+_NO_ROUTE: Final = ("memset", "h2h")
 
 SPEC: Final = ResultSpec.of("""
     table slices: one row per GPU, route, and hundredth of the window with copies, in time order
@@ -39,9 +39,9 @@ _TABLE: Final = SPEC.tables[0]
 
 
 def measure_bandwidth(trace: Trace) -> Result:
-    """Return the bytes that moved in each hundredth of the window, by device and route."""
+    """Return the bytes copied in each hundredth of the window, by device and route."""
     copies = trace.copies
-    moved = copies.take((copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE))
+    moved = copies.take((copies["n_bytes"] > 0) & ~copies["direction"].isin(_NO_ROUTE))
     routes = route_of(moved)
     n_slices, span_ns = min(_SLICES, trace.span.duration_ns), trace.span.duration_ns
     edges = trace.span.start_ns + np.arange(n_slices + 1) * span_ns // max(n_slices, 1)
@@ -50,8 +50,8 @@ def measure_bandwidth(trace: Trace) -> Result:
         _in_slices(trace, device, routes.texts[route], moved.take(rows), edges)
         for (device, route), rows in lanes.items()
     ]
-    table = Table.stacked(parts) if parts else _TABLE.of_rows()
-    return Result("bandwidth", SPEC, {"slices": table})
+    slices = Table.stacked(parts) if parts else _TABLE.of_rows()
+    return Result("bandwidth", SPEC, {"slices": slices})
 
 
 def _finish(result: Result) -> Result:
@@ -64,8 +64,9 @@ def _finish(result: Result) -> Result:
 
 
 def _in_slices(trace: Trace, device: int, route: str, rows: Table, edges: Int64Array) -> Table:
+    """Return the slices with copies of one route of a device."""
     starts, ends = bounds(rows)
-    n_bytes = _shared_out(starts, ends, rows["n_bytes"], edges)
+    n_bytes = _bytes_per_slice(starts, ends, rows["n_bytes"], edges)
     busy = Intervals.union_of(starts, ends).covered_ns(edges[:-1], edges[1:])
     table = Table(
         {
@@ -82,6 +83,7 @@ def _in_slices(trace: Trace, device: int, route: str, rows: Table, edges: Int64A
 
 
 def _peak(trace: Trace, device: int, route: str) -> float:
+    """Return the peak of a route in bytes/s; NaN if unknown."""
     if route == _ON_DEVICE:
         memory = peak_of(trace, device, Link.MEMORY)
         return float("nan") if memory is None else memory.bytes_per_s / 2
@@ -89,10 +91,13 @@ def _peak(trace: Trace, device: int, route: str) -> float:
     return float("nan") if peak is None else peak.bytes_per_s
 
 
-def _shared_out(
+def _bytes_per_slice(
     starts: Int64Array, ends: Int64Array, n_bytes: Int64Array, edges: Int64Array
 ) -> Int64Array:
-    """Return the bytes in each slice: of a row in several, the floor of its cumulated share."""
+    """Return the bytes copied in each slice.
+
+    A copy in several slices is divided in proportion to time; cumulative bytes are rounded down.
+    """
     last_slice = len(edges) - 2
     first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, last_slice)
     last = np.clip(np.searchsorted(edges, ends, side="left") - 1, first, last_slice)
@@ -102,8 +107,8 @@ def _shared_out(
     for i in np.flatnonzero(~inside):
         start, end, size = int(starts[i]), int(ends[i]), int(n_bytes[i])
         borders = [start, *edges[first[i] + 1 : last[i] + 1].tolist(), end]
-        cumulated = [size * (bound - start) // (end - start) for bound in borders]
-        parts = [after - before for before, after in pairwise(cumulated)]
+        cumulative = [size * (bound - start) // (end - start) for bound in borders]
+        parts = [after - before for before, after in pairwise(cumulative)]
         total[first[i] : last[i] + 1] += np.array(parts, np.int64)
     return total
 

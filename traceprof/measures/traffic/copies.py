@@ -1,4 +1,4 @@
-"""Copies by direction; the routes that they take, and how fast these could be."""
+"""Copies by direction, and the routes of copies with the peaks of their links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.device.peaks import Described, peak_between, peak_of
+from traceprof.measures.device.peaks import HardwareSource, peak_between, peak_of
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.durations import DURATIONS, finish_durations, summarize
 from traceprof.measures.facts import fact
@@ -26,10 +26,10 @@ from traceprof.model.trace import Trace
 _PEER: Final = "p2p"
 _PAIR: Final = re.compile(r"p2p (\d+)→(\d+)")
 
-_BEST_SHARE: Final = 0.9
+_SPEED_QUANTILE: Final = 0.9
 _LARGE_BYTES: Final = 1_000_000
 _DIRECTIONS: Final = ("d2h", "h2d", "p2p")
-_OVER_PCIE: Final = ("h2d", "d2h")
+_PCIE_DIRECTIONS: Final = ("h2d", "d2h")
 
 
 SPEC: Final = ResultSpec.of(
@@ -53,7 +53,7 @@ _KEYS: Final = _COPIES.keys
 
 
 def measure_copies(trace: Trace) -> Result:
-    """Return the copies by direction; one that the window cuts counts with its part inside."""
+    """Return the copies by direction; a copy that the window cuts counts with its part inside."""
     copies, sizes = trace.copies, trace.copies["n_bytes"]
     table, samples = summarize(copies, _KEYS)
     size_bytes = sums_at(samples.rows, np.maximum(sizes, 0), len(table))
@@ -85,10 +85,10 @@ def route_of(copies: Table) -> Names:
     return Names.coded(routes, groups.packed, is_sorted=True)
 
 
-def peak_of_route(of: Described, device: int, route: str) -> Peak | None:
-    """Return the peak of the link that copies of this route use.
+def peak_of_route(of: HardwareSource, device: int, route: str) -> Peak | None:
+    """Return the peak of the link that copies of this route use; None if unknown.
 
-    Between devices: their NVLinks where they have any, else PCI Express, as to the host.
+    Copies between devices use NVLinks if there are any, otherwise PCI Express.
     """
     pair = _PAIR.fullmatch(route)
     nvlink = peak_between(of, int(pair[1]), int(pair[2])) if pair else None
@@ -97,25 +97,25 @@ def peak_of_route(of: Described, device: int, route: str) -> Peak | None:
 
 @fact
 def copy_speeds(ranks: Ranks) -> Mapping[str, float]:
-    """Return the speed of each direction of copies in bytes per s: the link's peak if known.
+    """Return the speed of each copy direction in bytes/s: the link's peak if known.
 
-    Elsewhere what the best tenth of the large copies of the run reach.
+    Otherwise the speed is the 90th percentile of the rates of large copies in the run.
     """
     reached = {}
     for direction in _DIRECTIONS:
-        rates = np.concatenate([_rates_of_large(part).get(direction, ()) for part in ranks])
+        rates = np.concatenate([_large_copy_rates(part).get(direction, ()) for part in ranks])
         if len(rates):
-            reached[direction] = float(np.quantile(rates, _BEST_SHARE))
-    peaks = [peak_of(part, own, Link.PCIE) for part in ranks for own in used_devices(part)]
+            reached[direction] = float(np.quantile(rates, _SPEED_QUANTILE))
+    peaks = [peak_of(part, device, Link.PCIE) for part in ranks for device in used_devices(part)]
     known = [peak.bytes_per_s for peak in peaks if peak is not None]
     if not known or len(known) < len(peaks):
         return reached
-    return reached | dict.fromkeys(_OVER_PCIE, min(known))
+    return reached | dict.fromkeys(_PCIE_DIRECTIONS, min(known))
 
 
 @fact
-def _rates_of_large(trace: Trace) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the bytes per s of each large copy, by direction."""
+def _large_copy_rates(trace: Trace) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return the rate of each large copy in bytes/s, by direction."""
     n_bytes = trace.copies["n_bytes"]
     large = n_bytes >= _LARGE_BYTES
     rates = n_bytes / np.maximum(lengths_of(trace.copies), 1) * 1e9

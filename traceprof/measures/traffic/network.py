@@ -1,6 +1,7 @@
-"""Traffic over the network, NVLink and PCI Express, as counters tell.
+"""Traffic over network, NVLink, and PCI Express, from sampled counters.
 
-By source and over time, beside the collectives that may have caused it, against the links' peaks.
+The tables are by source and over time. They compare traffic with the input size of the collectives
+that ran at the same time, and with the peaks of the links.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.rates import rates_of_peaks
-from traceprof.measures.device.counters import measured_links
+from traceprof.measures.device.counters import measure_link_utilization
 from traceprof.measures.device.peaks import peak_of, peak_of_interface
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact, of_window
@@ -31,58 +32,62 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, how_to_record
 
 _LOOPBACK: Final = ("nic:lo", "nic:lo0")
-_OWNERS: Final = {"process": "process", "gpu": "device"}
-_WELL_COVERED: Final = 0.5
-_OF_MACHINES: Final = ("nic:", "rdma:")
+_OWNER_COLUMNS: Final = {"process": "process", "gpu": "device"}
+_MIN_COVERED_RATIO: Final = 0.5
+_HOST_SOURCES: Final = ("nic:", "rdma:")
 _KEYS: Final = ("source", "link", "direction")
 
 _WAYS: Final = ("sent", "received")
-_CUMULATED: Final = {
+_CUMULATIVE: Final = {
     f"{of}bytes_{way}": way for of in ("", "tcp_", "nvlink_", "pcie_") for way in _WAYS
 }
-# NVML measures these over the 20 ms that follow the sample; what lies between is not known.
-_MEASURED: Final = {f"pcie_{way}_bytes_per_s": way for way in _WAYS}
-_MEASURED_NS: Final = 20_000_000
-_DIRECTIONS: Final = _CUMULATED | _MEASURED
+# NVML measures these rates over the 20 ms after the sample; the time until the next is unknown.
+_NVML_RATES: Final = {f"pcie_{way}_bytes_per_s": way for way in _WAYS}
+_NVML_SPAN_NS: Final = 20_000_000
+_DIRECTIONS: Final = _CUMULATIVE | _NVML_RATES
 
 
 @of_window
 def find_traffic(ranks: Ranks) -> Table:
-    """Return the bytes of each source between two samples, of the part in the window.
+    """Return the bytes of each source between two samples, clipped to the window.
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
-    process, "nvlink", "pcie"), direction (sent, received; as the source sees it), start_ns,
-    end_ns, size_bytes. A counter that fell (it was reset) or is NaN (it was not read, or may have
-    wrapped) gives nothing for that interval. An interval that the window cuts counts with its
-    share of the bytes.
+    process, "nvlink", "pcie"), direction (sent or received, from the point of view of the source),
+    start_ns, end_ns, size_bytes. An interval is omitted if the counter fell (it was reset) or is
+    NaN (it was not read, or may have wrapped). An interval that the window cuts has its share of
+    the bytes.
     """
-    return _within(_traffic_of_whole(ranks), ranks.span)
+    return _clip_traffic(_traffic_of_whole(ranks), ranks.span)
 
 
 @fact
 def _traffic_of_whole(ranks: Ranks) -> Table:
-    # Several ranks of a host may each have sampled a part of one series.
-    samples = stack("samples", ranks.each(_counters))
+    # Several ranks of a host can each have sampled a part of one series.
+    """Return `find_traffic` of the whole recording."""
+    samples = stack("samples", ranks.each(_traffic_samples))
     sources, metrics = samples["source"], samples["metric"]
     parts = [
         _intervals(sources.texts[source], metrics.texts[metric], samples.take(rows))
         for (source, metric), rows in rows_by_values(sources.packed, metrics.packed).items()
     ]
-    nothing = np.empty(0, np.int64)
-    times = dict.fromkeys(("start_ns", "end_ns", "size_bytes"), nothing)
-    return Table.stacked([Table(dict.fromkeys(_KEYS, Names.repeated("", 0)) | times), *parts])
+    empty = Table(
+        dict.fromkeys(_KEYS, Names.repeated("", 0))
+        | dict.fromkeys(("start_ns", "end_ns", "size_bytes"), np.empty(0, np.int64))
+    )
+    return Table.stacked([empty, *parts])
 
 
-def _counters(trace: Trace) -> Table:
-    """Return the samples that tell traffic."""
+def _traffic_samples(trace: Trace) -> Table:
+    """Return the samples of traffic counters."""
     return trace.samples.take(trace.samples["metric"].isin(_DIRECTIONS))
 
 
 def _intervals(source: str, metric: str, rows: Table) -> Table:
+    """Return the bytes in each interval between two samples of one metric of one source."""
     instants, values = rows["start_ns"], rows["value"]
-    if metric in _MEASURED:
-        starts, ends = instants, instants + _MEASURED_NS
-        moved = values * (_MEASURED_NS / 1e9)
+    if metric in _NVML_RATES:
+        starts, ends = instants, instants + _NVML_SPAN_NS
+        moved = values * (_NVML_SPAN_NS / 1e9)
     else:
         starts, ends = instants[:-1], instants[1:]
         moved = np.diff(values)
@@ -99,13 +104,13 @@ def _intervals(source: str, metric: str, rows: Table) -> Table:
 
 
 def _link(source: str, metric: str) -> str:
-    for link in ("nvlink", "pcie"):
-        if metric.startswith(link):
-            return link
-    return "tcp" if source.startswith("process:") else "network"
+    """Return the link that a metric of a source measures."""
+    otherwise = "tcp" if source.startswith("process:") else "network"
+    return next((link for link in ("nvlink", "pcie") if metric.startswith(link)), otherwise)
 
 
-def _within(traffic: Table, span: TimeWindow) -> Table:
+def _clip_traffic(traffic: Table, span: TimeWindow) -> Table:
+    """Return the intervals clipped to a span, with their share of the bytes."""
     traffic = traffic.take(span.overlaps(*bounds(traffic)))
     starts, ends = bounds(traffic)
     new_starts, new_ends = np.maximum(starts, span.start_ns), np.minimum(ends, span.end_ns)
@@ -115,38 +120,41 @@ def _within(traffic: Table, span: TimeWindow) -> Table:
 
 
 @of_window
-def traffic_beside_collectives(ranks: Ranks) -> Table:
+def traffic_with_collectives(ranks: Ranks) -> Table:
     """Return `find_traffic` with collective_ns and collective_bytes of each interval.
 
-    The former is for how long a collective was on its way, the latter what ranks handed in to
-    collectives, evenly over their time. The sockets of a process and the links of a GPU are held
-    against its own collectives, interfaces against all.
+    collective_ns is the time with a running collective. collective_bytes is the input size of the
+    collectives, spread evenly over their durations. The sockets of a process and the links of a GPU
+    are compared with their own collectives, network interfaces with all collectives.
     """
     traffic = find_traffic(ranks)
     if traffic.empty:
         return traffic.assign(collective_ns=0, collective_bytes=0)
     timed = collectives_of_ranks(ranks.whole)
     timed = timed.take(timed["is_timed"])
-    work = timed.select("start_ns", "end_ns", "n_bytes", *_OWNERS.values())
-    rows_of = {kind: rows_by(work, column) for kind, column in _OWNERS.items()}
+    work = timed.select("start_ns", "end_ns", "n_bytes", *_OWNER_COLUMNS.values())
+    rows_of = {kind: rows_by(work, column) for kind, column in _OWNER_COLUMNS.items()}
     names = traffic["source"]
     sources: dict[tuple[str, int] | None, list[Int64Array]] = {}
     for source, rows in rows_by_value(names.packed).items():
         kind, _, number = names.texts[source].partition(":")
-        owner = (kind, int(number)) if kind in _OWNERS and number.isdigit() else None
+        owner = (kind, int(number)) if kind in _OWNER_COLUMNS and number.isdigit() else None
         sources.setdefault(owner, []).append(rows)
     starts, ends = bounds(traffic)
     covered, moved = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.int64)
-    nothing = np.empty(0, np.int64)
-    for owner, several in sources.items():
-        rows = np.concatenate(several)
-        own = work.take(rows_of[owner[0]].get(owner[1], nothing)) if owner else work
-        covered[rows], moved[rows] = _load_within(own, starts[rows], ends[rows])
+    no_rows = np.empty(0, np.int64)
+    for owner, row_groups in sources.items():
+        rows = np.concatenate(row_groups)
+        collectives = work.take(rows_of[owner[0]].get(owner[1], no_rows)) if owner else work
+        covered[rows], moved[rows] = _collectives_within(collectives, starts[rows], ends[rows])
     return traffic.assign(collective_ns=covered, collective_bytes=moved)
 
 
 def peak_of_source(ranks: Ranks, source: str, link: str) -> Peak | None:
-    """Return the speed of a link (as `find_traffic` calls it) of a source; no loopback has one."""
+    """Return the speed of a source's link (as named in `find_traffic`); None if unknown.
+
+    Loopback interfaces and the sockets of a process have no speed.
+    """
     if source in _LOOPBACK or source.startswith("process:"):
         return None
     if source.startswith("gpu:"):
@@ -157,32 +165,33 @@ def peak_of_source(ranks: Ranks, source: str, link: str) -> Peak | None:
     return peak_of_interface(ranks.parts[0], source)
 
 
-def _load_within(
+def _collectives_within(
     work: Table, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return how long any collective was on its way in each span, and what was handed in to it."""
-    begun, over = bounds(work)
+    """Return the time with a running collective in each span, and the collectives' bytes in it."""
+    work_starts, work_ends = bounds(work)
     sizes = work["n_bytes"].astype(np.float64)
-    sized = (sizes > 0) & (over > begun)
-    rates = sizes[sized] / (over - begun)[sized]
-    until = [
-        _grown(begun[sized], rates, instants) - _grown(over[sized], rates, instants)
+    sized = (sizes > 0) & (work_ends > work_starts)
+    rates = sizes[sized] / (work_ends - work_starts)[sized]
+    moved = [
+        _bytes_until(work_starts[sized], rates, instants)
+        - _bytes_until(work_ends[sized], rates, instants)
         for instants in (starts, ends)
     ]
-    covered = Intervals.union_of(begun, over).covered_ns(starts, ends)
-    return covered, np.asarray(np.rint(until[1] - until[0]), np.int64)
+    covered = Intervals.union_of(work_starts, work_ends).covered_ns(starts, ends)
+    return covered, np.asarray(np.rint(moved[1] - moved[0]), np.int64)
 
 
-def _grown(
+def _bytes_until(
     begins: Int64Array, rates: npt.NDArray[np.float64], instants: Int64Array
 ) -> npt.NDArray[np.float64]:
-    """Return the sum of ``rates · (instant - begins)`` over all that have begun."""
+    """Return the sum of ``rates · (instant - begins)`` over rates that began by each instant."""
     order = np.argsort(begins, kind="stable")
     origin = int(begins.min()) if len(begins) else 0
     rate = np.concatenate(([0.0], np.cumsum(rates[order])))
-    moment = np.concatenate(([0.0], np.cumsum(rates[order] * (begins[order] - origin))))
-    begun = np.searchsorted(begins[order], instants, side="right")
-    return np.asarray(rate[begun] * (instants - origin) - moment[begun], np.float64)
+    begin_sum = np.concatenate(([0.0], np.cumsum(rates[order] * (begins[order] - origin))))
+    n_begun = np.searchsorted(begins[order], instants, side="right")
+    return np.asarray(rate[n_begun] * (instants - origin) - begin_sum[n_begun], np.float64)
 
 
 _KEY_COLUMNS: Final = columns("""
@@ -219,40 +228,40 @@ SPEC: Final = ResultSpec.of(
     same window_ns: duration of the window
     """,
 )
-_SOURCES: Final = SPEC.tables[0]
-_LINKS: Final = SPEC.tables[1]
+_SOURCES, _LINKS = SPEC.tables
 
 
 def _no_counters(ranks: Ranks) -> str:
-    how = how_to_record("samples", ranks.info, ranks.recorded)
-    return f"the trace contains no network counters: {how}"
+    """Return the sentence for a trace without network counters."""
+    advice = how_to_record("samples", ranks.info, ranks.recorded)
+    return f"the trace contains no network counters: {advice}"
 
 
 def measure_network(ranks: Ranks) -> Result:
     """Return the traffic of each source in the window."""
-    traffic = traffic_beside_collectives(ranks)
+    traffic = traffic_with_collectives(ranks)
     window_ns = ranks.span.duration_ns
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in chain.from_iterable(ranks.each(measured_links)):
+    for row in chain.from_iterable(ranks.each(measure_link_utilization)):
         rows.setdefault(tuple(row[key] for key in _KEYS), row)
     links = _LINKS.of_rows(list(rows.values()))
     if traffic.empty:
         tables = {"sources": _SOURCES.of_rows(), "links": links}
         result = Result("network", SPEC, tables, {"window_ns": window_ns})
         return result if rows else result.lacking(_no_counters(ranks))
-    table = _summed(traffic)
+    table = _sum_by_source(traffic)
     speed = _peaks(ranks, table)
     table = table.assign(
         peak_ratio=table["rate_bytes_per_s"] / speed,
         top_ratio=table["top_rate_bytes_per_s"] / speed,
     )
     tables = {"sources": _SOURCES.of_rows(table), "links": links}
-    notes = (*_notes(table), *_gaps(table, window_ns))
-    return Result("network", SPEC, tables, {"window_ns": window_ns}, notes)
+    result = Result("network", SPEC, tables, {"window_ns": window_ns})
+    return result.with_notes(*_notes(table), *_note_partial_samples(table, window_ns))
 
 
-def _summed(traffic: Table) -> Table:
-    """Return one row per source and direction that moved anything, the most first."""
+def _sum_by_source(traffic: Table) -> Table:
+    """Return one row per source and direction with traffic, sorted by bytes."""
     n_bytes, duration = traffic["size_bytes"], lengths_of(traffic)
     number, first = numbered(*(traffic[key].packed for key in _KEYS))
     groups = groups_of(number)
@@ -262,7 +271,7 @@ def _summed(traffic: Table) -> Table:
         "in_collectives_bytes": np.where(traffic["collective_ns"] > 0, n_bytes, 0),
         "collective_bytes": traffic["collective_bytes"],
     }
-    sums = {name: groups.reduced(np.add, own) for name, own in added.items()}
+    sums = {name: groups.reduced(np.add, values) for name, values in added.items()}
     table = traffic.select(*_KEYS).take(first)
     return (
         table.assign(
@@ -276,11 +285,12 @@ def _summed(traffic: Table) -> Table:
 
 
 def _notes(sources: Table) -> Iterator[Note]:
+    """Yield the network sources with traffic and unknown link speed."""
     if sources.empty:
         yield Note("No network traffic in this window.")
         return
     unknown = dict.fromkeys(sources["source"][np.isnan(sources["peak_ratio"])])
-    named = [name for name in unknown if name.startswith(_OF_MACHINES) and name not in _LOOPBACK]
+    named = [name for name in unknown if name.startswith(_HOST_SOURCES) and name not in _LOOPBACK]
     if named:
         yield Note.of(
             "The link speed of {sources} is unknown. To see its utilization, specify the speed, "
@@ -289,12 +299,14 @@ def _notes(sources: Table) -> Iterator[Note]:
         )
 
 
-def _gaps(sources: Table, window_ns: int) -> Iterator[Note]:
-    """Yield what was measured now and then only: its bytes are not all that moved."""
+def _note_partial_samples(sources: Table, window_ns: int) -> Iterator[Note]:
+    """Yield the links whose samples cover less than half of the window."""
     rows = sources.rows()
     last = {(row["link"], row["source"]): row for row in rows}
-    measured = [row for row in rows if row is last[row["link"], row["source"]]]
-    for row in (row for row in measured if row["duration_ns"] < _WELL_COVERED * window_ns):
+    for row in rows:
+        is_last = row is last[row["link"], row["source"]]
+        if not is_last or row["duration_ns"] >= _MIN_COVERED_RATIO * window_ns:
+            continue
         yield Note.of(
             "The samples of {link} on {source} cover {share:ratio} of the window. The bytes are "
             "for that part only.",
@@ -331,11 +343,10 @@ _TIME_SPEC: Final = ResultSpec.of(_INTERVALS)
 
 
 def measure_network_time(ranks: Ranks) -> Result:
-    """Return the network traffic between each two samples of the window."""
-    traffic = traffic_beside_collectives(ranks)
+    """Return the network traffic between each two consecutive samples of the window."""
+    traffic = traffic_with_collectives(ranks)
     if traffic.empty:
-        empty = _INTERVALS.of_rows()
-        result = Result("network-time", _TIME_SPEC, {"intervals": empty})
+        result = Result("network-time", _TIME_SPEC, {"intervals": _INTERVALS.of_rows()})
         return result.lacking(_no_counters(ranks))
     duration = lengths_of(traffic)
     rate = traffic["size_bytes"] / (duration / 1e9)
@@ -346,15 +357,15 @@ def measure_network_time(ranks: Ranks) -> Result:
         peak_ratio=rate / _peaks(ranks, traffic),
         collective_ratio=traffic["collective_ns"] / duration,
     )
-    ordered = _INTERVALS.of_rows(table.in_order("at_ns", *_KEYS))
-    return Result("network-time", _TIME_SPEC, {"intervals": ordered})
+    tables = {"intervals": _INTERVALS.of_rows(table.in_order("at_ns", *_KEYS))}
+    return Result("network-time", _TIME_SPEC, tables)
 
 
 def _peaks(ranks: Ranks, rows: Table) -> Floats:
-    """Return the speed of the link of each row; NaN where it is not known."""
+    """Return the speed of each row's link in bytes/s; NaN if unknown."""
     number, first = numbered(rows["source"].packed, rows["link"].packed)
     distinct = zip(rows["source"][first], rows["link"][first], strict=True)
-    speeds: Floats = rates_of_peaks(peak_of_source(ranks, *own) for own in distinct)[number]
+    speeds: Floats = rates_of_peaks(peak_of_source(ranks, *key) for key in distinct)[number]
     return speeds
 
 

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: the messages and peer copies between each two ranks."""
+"""Messages and peer copies between each two ranks or GPUs: bytes, rates, and waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from traceprof.model.trace import Trace
 
 
 def peak_between_ranks(ranks: Ranks, source: int, target: int) -> Peak | None:
-    """Return the peak of the link from one rank to another; places in `find_members`."""
+    """Return the peak of the link between two ranks; ranks are indices in `find_members`."""
     members = find_members(ranks)
     ends = members[source], members[target]
     hosts = {member.host for member in ends}
@@ -42,16 +42,19 @@ def peak_between_ranks(ranks: Ranks, source: int, target: int) -> Peak | None:
 
 @fact
 def _network_peak(ranks: Ranks) -> Peak | None:
+    """Return the network peak of one GPU."""
     return peak_of(ranks.parts[0], ABSENT, Link.NIC)
 
 
 @fact
 def _peak_between_devices(ranks: Ranks, device: int, peer: int) -> Peak | None:
-    part = part_of_device(ranks, device)
+    """Return the peak between two devices: NVLink if known, otherwise PCI Express."""
+    part = trace_of_device(ranks, device)
     return peak_between(part, device, peer) or peak_of(part, device, Link.PCIE)
 
 
 def _device_of(ranks: Ranks, member: Member) -> int:
+    """Return the device of a rank; `ABSENT` if unknown."""
     if member.device != ABSENT:
         return member.device
     return _first_devices(ranks).get(member.process, ABSENT)
@@ -64,15 +67,16 @@ def _first_devices(ranks: Ranks) -> Mapping[int, int]:
 
 
 def _first_of_part(trace: Trace) -> list[tuple[int, int]]:
+    """Return the process and device of the first kernel of each process."""
     firsts = trace.kernels.take(numbered(trace.kernels["process"])[1])
     return list(zip(firsts["process"].tolist(), firsts["device"].tolist(), strict=True))
 
 
 _ON_HOST: Final = ("gloo", "mpi")
-_NOBODY: Final = "not known"
+_UNKNOWN_LABEL: Final = "not known"
 _PEER_COPY: Final = "peer copy"
-_WAITED: Final = ("receiver_waited_ns", "sender_waited_ns")
-_EARLY: Final = ("receiver_early_ns", "sender_early_ns")
+_WAITED_COLUMNS: Final = ("receiver_waited_ns", "sender_waited_ns")
+_EARLY_COLUMNS: Final = ("receiver_early_ns", "sender_early_ns")
 
 SPEC: Final = ResultSpec.of("""
     table edges: one row per source, target, and backend, sorted by bytes
@@ -105,108 +109,112 @@ _EDGES: Final = SPEC.tables[0]
 def measure_peers(ranks: Ranks) -> Result:
     """Return the traffic between each two ranks in the window."""
     messages = _labelled(find_members(ranks), find_messages(ranks))
-    messages = messages.assign(**_waited(ranks, messages))
+    messages = messages.assign(**_measure_waits(ranks, messages))
     edges = [*_of_messages(ranks, messages), *_of_copies(ranks)]
     edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
-    is_unknown = (messages["source_label"] == _NOBODY) | (messages["target_label"] == _NOBODY)
+    is_unknown = (messages["source_label"] == _UNKNOWN_LABEL) | (
+        messages["target_label"] == _UNKNOWN_LABEL
+    )
     unknown_count, unmatched_count = (
-        int(own.sum()) for own in (is_unknown, ~messages["is_matched"])
+        int(flags.sum()) for flags in (is_unknown, ~messages["is_matched"])
     )
     scalars = {
         "unknown_count": unknown_count,
         "unmatched_count": max(0, unmatched_count - unknown_count),
     }
-    notes = tuple(_notes(edges, **scalars))
-    return Result("peers", SPEC, {"edges": _EDGES.of_rows(edges)}, scalars, notes)
+    result = Result("peers", SPEC, {"edges": _EDGES.of_rows(edges)}, scalars)
+    return result.with_notes(*_notes(edges, **scalars))
 
 
-def _waited(ranks: Ranks, messages: Table) -> dict[str, Int64Array]:
-    """Return what the receiver and the sender of each message waited for the other in step.
+def _measure_waits(ranks: Ranks, messages: Table) -> dict[str, Int64Array]:
+    """Return how long the receiver and the sender of each message waited for each other.
 
-    Messages that share a kernel share its wait, too: the first of them has it.
+    Messages that share a kernel share its wait; the first of these messages has it.
     """
     keys = ("member", "start_ns", "last_start_ns")
     waits = find_waits(ranks.whole).select(*keys, "exposed_ns")
     ends = (("target", "recv_start_ns", "start_ns"), ("source", "send_start_ns", "start_ns"))
-    every = Table.stacked(
+    all_ends = Table.stacked(
         [Table(dict(zip(keys, ints(messages, *columns), strict=True))) for columns in ends]
     )
-    found = np.append(waits["exposed_ns"], 0)[find_matching_rows(every, waits, *keys)]
-    found[groups_of(*ints(every, *keys)).earlier > 0] = 0
-    return dict(zip(_WAITED, np.split(found, 2), strict=True))
+    found = np.append(waits["exposed_ns"], 0)[find_matching_rows(all_ends, waits, *keys)]
+    found[groups_of(*ints(all_ends, *keys)).earlier > 0] = 0
+    return dict(zip(_WAITED_COLUMNS, np.split(found, 2), strict=True))
 
 
 def _labelled(members: Sequence[Member], messages: Table) -> Table:
-    """Return the messages with what their ends are called."""
-    labels = np.array([*(member.label for member in members), _NOBODY], object)
+    """Return the messages with the labels of their source and target."""
+    labels = np.array([*(member.label for member in members), _UNKNOWN_LABEL], object)
     columns = {}
     for end in ("source", "target"):
-        place, by_rank = messages[end], _numbered(messages[f"{end}_rank"], "rank")
+        place, by_rank = messages[end], _number_labels(messages[f"{end}_rank"], "rank")
         columns[f"{end}_label"] = np.where(place >= 0, labels[place], by_rank)
     return messages.assign(**columns)
 
 
-def _numbered(numbers: Int64Array, what: str) -> Texts:
-    """Return what the ends of messages or copies are called by their numbers."""
+def _number_labels(numbers: Int64Array, prefix: str) -> Texts:
+    """Return a label such as "rank 3" for each number; negative numbers are unknown."""
     place, distinct = places_of(numbers)
-    names = Names(place, [f"{what} {one}" if one >= 0 else _NOBODY for one in distinct])
-    return names.plain()
+    labels = [f"{prefix} {number}" if number >= 0 else _UNKNOWN_LABEL for number in distinct]
+    return Names(place, labels).plain()
 
 
 def _of_messages(ranks: Ranks, messages: Table) -> Iterator[dict[str, Any]]:
-    """Yield the edges of messages."""
-    send, taken = (ints(messages, f"{end}_start_ns", f"{end}_end_ns") for end in ("send", "recv"))
-    by_send = send[1] - send[0] <= taken[1] - taken[0]
-    late = send[0] - taken[0]
+    """Yield the edges of messages between ranks."""
+    send, recv = (ints(messages, f"{end}_start_ns", f"{end}_end_ns") for end in ("send", "recv"))
+    by_send = send[1] - send[0] <= recv[1] - recv[0]
+    send_delay = send[0] - recv[0]
     rows = messages.assign(
         is_timed=is_known(messages["duration_ns"]),
-        moves_ns=np.where(by_send, send[0], taken[0]),
-        moved_ns=np.where(by_send, send[1], taken[1]),
-        **dict(zip(_EARLY, (np.maximum(late, 0), np.maximum(-late, 0)), strict=True)),
+        moves_ns=np.where(by_send, send[0], recv[0]),
+        moved_ns=np.where(by_send, send[1], recv[1]),
+        receiver_early_ns=np.maximum(send_delay, 0),
+        sender_early_ns=np.maximum(-send_delay, 0),
     )
-    is_sure = not why_withheld(ranks)
+    withheld = _WAITED_COLUMNS if why_withheld(ranks) else ()
     for first, row in _edges(rows):
-        hidden = () if row["in_transit_ns"] is not None else (*_WAITED, *_EARLY)
-        unknown = dict.fromkeys(hidden or (() if is_sure else _WAITED))
-        yield _with_peak(row | unknown, _peak(ranks, first))
+        is_timed = row["in_transit_ns"] is not None
+        unknown = withheld if is_timed else (*_WAITED_COLUMNS, *_EARLY_COLUMNS)
+        yield _with_peak(row | dict.fromkeys(unknown), _peak(ranks, first))
 
 
 def _edges(rows: Table) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the sums of the ``rows`` with the same ends, with the first of them."""
+    """Yield the first row and the sums of each group of ``rows`` with the same ends."""
     keys = ("source_label", "target_label", "backend")
     edge, first_rows = numbered(*(codes_of(rows[key]) for key in keys))
     firsts = rows.take(first_rows).rows()
-    n_bytes, timed, is_unsized = rows["n_bytes"], rows["is_timed"], rows["n_bytes"] < 0
+    n_bytes, timed, is_unknown_size = rows["n_bytes"], rows["is_timed"], rows["n_bytes"] < 0
     added: dict[str, npt.ArrayLike] = {
         "count": 1,
         "matched_count": rows["is_matched"],
         "size_bytes": np.maximum(n_bytes, 0),
-        "unsized": is_unsized,
+        "unsized": is_unknown_size,
         "timed": timed,
-        "moved": np.where(timed & ~is_unsized, n_bytes, 0),
-        "unmoved": is_unsized & timed,
-        **{name: np.where(timed, rows[name], 0) for name in (*_WAITED, *_EARLY)},
+        "moved": np.where(timed & ~is_unknown_size, n_bytes, 0),
+        "unmoved": is_unknown_size & timed,
+        **{name: np.where(timed, rows[name], 0) for name in (*_WAITED_COLUMNS, *_EARLY_COLUMNS)},
     }
-    sums = [sums_at(edge, own, len(firsts)).tolist() for own in added.values()]
+    sums = [sums_at(edge, column, len(firsts)).tolist() for column in added.values()]
     starts, ends = ints(rows, "moves_ns", "moved_ns", rows=timed)
     moving = union_lengths(edge[timed], starts, ends, len(firsts)).tolist()
     for first, ns, *values in zip(firsts, moving, *sums, strict=True):
         sum_of = dict(zip(added, values, strict=True))
         n_timed = sum_of["timed"]
-        is_known = n_timed and not sum_of["unmoved"] and ns
-        row = {
+        has_rate = n_timed and not sum_of["unmoved"] and ns
+        edge_row = {
             **sum_of,
             "source": first["source_label"],
             "target": first["target_label"],
             "via": first["backend"],
             "size_bytes": None if sum_of["unsized"] else sum_of["size_bytes"],
             "in_transit_ns": ns if n_timed else None,
-            "rate_bytes_per_s": sum_of["moved"] / ns * 1e9 if is_known else None,
+            "rate_bytes_per_s": sum_of["moved"] / ns * 1e9 if has_rate else None,
         }
-        yield first, row
+        yield first, edge_row
 
 
 def _with_peak(row: dict[str, Any], peak: Peak | None) -> dict[str, Any]:
+    """Return the row with the peak of its link and the rate as a share of the peak."""
     rate = row["rate_bytes_per_s"]
     bytes_per_s = None if peak is None else peak.bytes_per_s
     ratio = None if bytes_per_s is None or rate is None else rate / bytes_per_s
@@ -214,7 +222,7 @@ def _with_peak(row: dict[str, Any], peak: Peak | None) -> dict[str, Any]:
 
 
 def _peak(ranks: Ranks, first: Mapping[str, Any]) -> Peak | None:
-    """Return the peak of the link of a message; None where no GPU is known to take part."""
+    """Return the peak of a message's link; None if no GPU is known to take part."""
     source, target, device = (first[name] for name in ("source", "target", "device"))
     if device < 0 or first["backend"] in _ON_HOST or source == target:
         return None
@@ -229,36 +237,40 @@ def _peer_copies(part: Trace) -> Table:
 
 
 def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:
-    """Yield the edges of peer copies, between devices."""
+    """Yield the edges of peer copies between devices."""
     copies = Table.stacked(ranks.each(_peer_copies)).in_order("start_ns")
     rows = copies.assign(
-        source_label=_numbered(copies["src_device"], "GPU"),
-        target_label=_numbered(copies["dst_device"], "GPU"),
+        source_label=_number_labels(copies["src_device"], "GPU"),
+        target_label=_number_labels(copies["dst_device"], "GPU"),
         backend=_PEER_COPY,
         is_matched=True,
         is_timed=True,
         moves_ns=copies["start_ns"],
         moved_ns=copies["end_ns"],
-        **dict.fromkeys((*_WAITED, *_EARLY), 0),
+        **dict.fromkeys((*_WAITED_COLUMNS, *_EARLY_COLUMNS), 0),
     )
     for first, row in _edges(rows):
         source, target, device = (first[name] for name in ("src_device", "dst_device", "device"))
         route = f"p2p {source}→{target}" if min(source, target) >= 0 else "p2p"
-        peak = peak_of_route(part_of_device(ranks, device), device, route)
-        yield _with_peak(row | dict.fromkeys((*_WAITED, *_EARLY)), peak)
+        peak = peak_of_route(trace_of_device(ranks, device), device, route)
+        yield _with_peak(row | dict.fromkeys((*_WAITED_COLUMNS, *_EARLY_COLUMNS)), peak)
 
 
 def _notes(
     edges: Sequence[dict[str, Any]], unknown_count: int, unmatched_count: int
 ) -> Iterator[Note]:
+    """Yield notes on messages with an unknown end, and on waiting receivers."""
     if not edges:
         yield Note("No sends, receives, or peer copies in this window.")
     if edges and unknown_count:
-        text = "The trace does not contain the other end of {n:count} message(s)."
-        yield Note.of(text, n=unknown_count)
+        yield Note.of(
+            "The trace does not contain the other end of {n:count} message(s).", n=unknown_count
+        )
     if edges and unmatched_count:
-        text = "{n:count} messages have only one end in the trace, so they have no rate."
-        yield Note.of(text, n=unmatched_count)
+        yield Note.of(
+            "{n:count} messages have only one end in the trace, so they have no rate.",
+            n=unmatched_count,
+        )
     if any(edge["receiver_waited_ns"] for edge in edges):
         yield Note("A waiting receiver is idle until its sender is ready (a pipeline bubble).")
 

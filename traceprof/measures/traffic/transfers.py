@@ -1,7 +1,7 @@
-"""Copies between host and devices and between devices: how fast, against what the link can do.
+"""Copies between host and devices and between devices: rates compared with the link's peak.
 
-For each device, direction and kind of memory: all copies, then by size, with the GB/s that each
-size reaches, and how much of their time neither compute nor communication hides.
+For each device, route, and memory kind, the table has one row for all copies and one per size
+class: the rate, and the time that neither compute nor communication hides.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _GROUP: Final = ("device", "route", "memory")
 _KEYS: Final = (*_GROUP, "sizes")
 _LARGE_BYTES: Final = 1 << 20
 
-_COPIES: Final = re.compile("^cudaMemcpy")
+_COPY_CALL: Final = re.compile("^cudaMemcpy")
 _ASYNCHRONOUS: Final = re.compile("Async")
 _TO_HOST_OR_BACK: Final = ("h2d", "d2h")
-_NOTABLE_RATIO: Final = 0.1
-_NOTABLE_BYTES: Final = 1 << 20
+_MIN_PAGEABLE_RATIO: Final = 0.1
+_MIN_PAGEABLE_BYTES: Final = 1 << 20
 
 _Lane: TypeAlias = tuple[int, str]
 """A device and a route."""
@@ -91,7 +91,7 @@ _TRANSFERS, _MEMORY, _LINKS = SPEC.tables
 
 
 def measure_transfers(trace: Trace) -> Result:
-    """Return the copies that leave or enter a device, by route, memory and size."""
+    """Return the copies that leave or enter a device, by route, memory kind, and size class."""
     is_kept = trace.copies["direction"].isin(_DIRECTIONS)
     if not is_kept.any():
         empty = {table.name: table.of_rows() for table in SPEC.tables}
@@ -99,7 +99,10 @@ def measure_transfers(trace: Trace) -> Result:
     copies = _described(trace.copies.take(is_kept))
     lanes = _distinct(copies, "device", "route")[0].rows()
     links = _LINKS.of_rows(
-        [own | columns_of_peak(peak_of_route(trace, own["device"], own["route"])) for own in lanes]
+        [
+            lane | columns_of_peak(peak_of_route(trace, lane["device"], lane["route"]))
+            for lane in lanes
+        ]
     )
     tables = {
         "transfers": _TRANSFERS.of_rows(_by_size(trace, copies, links)),
@@ -110,6 +113,7 @@ def measure_transfers(trace: Trace) -> Result:
 
 
 def _described(copies: Table) -> Table:
+    """Return the copies with their route, memory kind, size class, and the columns to sum."""
     n_bytes, duration = copies["n_bytes"], lengths_of(copies)
     is_large = n_bytes >= _LARGE_BYTES
     return copies.select("start_ns", "end_ns", "device", "direction").assign(
@@ -125,7 +129,7 @@ def _described(copies: Table) -> Table:
 
 
 def _memory_of(copies: Table) -> Names:
-    """Return the kind of memory at the host's end, or of the source of a peer copy."""
+    """Return the kind of host memory of each copy; for a peer copy, the kind of source memory."""
     source, target = copies["src_kind"], copies["dst_kind"]
     groups = groups_of(codes_of(copies["direction"] == "d2h"), source.packed, target.packed)
     kinds = (target.texts[b] if is_back else source.texts[a] for is_back, a, b in groups.keys)
@@ -133,14 +137,14 @@ def _memory_of(copies: Table) -> Names:
 
 
 def _distinct(copies: Table, *keys: str) -> tuple[Table, Ints]:
-    """Return the distinct values of columns as they come first, and which of them each row has."""
+    """Return the distinct rows of some columns, in order of appearance, and each row's index."""
     number, first = numbered(*(codes_of(copies[key]) for key in keys))
     rows = copies.select(*keys).take(first)
     return Table({key: np.asarray(rows[key]) for key in keys}), number.astype(np.int64)
 
 
 def _sums(copies: Table, number: Ints, n: int, *columns: str) -> dict[str, Array]:
-    """Return counts and sums of the rows of each number; a size is known where all of them are."""
+    """Return count and sums of each group; its size is known only if each of its sizes is known."""
     sums = {name: sums_at(number, copies[name], n) for name in ("size_bytes", "total_ns", *columns)}
     are_sized = sums_at(number, copies["is_unsized"], n) == 0
     sums["size_bytes"] = where_known(sums["size_bytes"], are_sized)
@@ -148,20 +152,20 @@ def _sums(copies: Table, number: Ints, n: int, *columns: str) -> dict[str, Array
 
 
 def _by_size(trace: Trace, copies: Table, links: Table) -> Table:
-    """Return the classes, and all sizes of each route and memory as one class more."""
-    every = copies.assign(sizes=Names.repeated(ALL_SIZES, len(copies)))
-    both = Table.stacked([every, copies])
-    table, number = _distinct(both, *_KEYS)
-    table = table.assign(**_sums(both, number, len(table)))
-    starts, ends = bounds(both)
+    """Return one row per route, memory kind, and size class, including the class of all sizes."""
+    all_sizes = copies.assign(sizes=Names.repeated(ALL_SIZES, len(copies)))
+    stacked = Table.stacked([all_sizes, copies])
+    table, number = _distinct(stacked, *_KEYS)
+    table = table.assign(**_sums(stacked, number, len(table)))
+    starts, ends = bounds(stacked)
     busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in rows_by_value(number).values()]
     devices = table["device"].tolist()
-    hiding = {device: device_time(trace, device).kernel for device in set(devices)}
+    kernels = {device: device_time(trace, device).kernel for device in set(devices)}
     hidden = [
-        int(hiding[device].covered_ns(own.starts, own.ends).sum())
-        for device, own in zip(devices, busy, strict=True)
+        int(kernels[device].covered_ns(spans.starts, spans.ends).sum())
+        for device, spans in zip(devices, busy, strict=True)
     ]
-    busy_ns = np.array([own.total_ns for own in busy], np.int64)
+    busy_ns = np.array([spans.total_ns for spans in busy], np.int64)
     link_of = {lane: n for n, lane in enumerate(zip(links["device"], links["route"], strict=True))}
     places = [link_of[lane] for lane in zip(devices, table["route"], strict=True)]
     return table.assign(
@@ -172,62 +176,71 @@ def _by_size(trace: Trace, copies: Table, links: Table) -> Table:
 
 
 def _by_memory(copies: Table) -> Table:
+    """Return one row per direction and memory kind."""
     table, number = _distinct(copies, "direction", "memory")
     return table.assign(**_sums(copies, number, len(table), "large_bytes", "large_ns"))
 
 
 def _synchronous(trace: Trace) -> dict[str, int]:
-    """Return how often the host waited for a copy to the device, for lack of an ``Async``."""
+    """Return number and host time of synchronous copies to devices (no ``Async`` in the call)."""
     launches = launches_of(trace, "copies").of_rows(trace.copies["direction"] == "h2d")
     waiting = launches.calls.take(sorted_distinct(launches.call[launches.is_known]))
     names = waiting["name"]
-    waiting = waiting.take(are_named(names, _COPIES) & ~are_named(names, _ASYNCHRONOUS))
-    total_ns = int(lengths_of(waiting).sum())
-    return {"synchronous_count": len(waiting), "synchronous_ns": total_ns}
+    waiting = waiting.take(are_named(names, _COPY_CALL) & ~are_named(names, _ASYNCHRONOUS))
+    return {
+        "synchronous_count": len(waiting),
+        "synchronous_ns": int(lengths_of(waiting).sum()),
+    }
 
 
 def _finish(result: Result) -> Result:
+    """Return the copies with rates, sorted by the time of their route, and with notes."""
     table, memory = result.table, result.tables["memory"]
     if table.empty:
-        nothing = Note("No copies between host and GPUs, or between GPUs, in this window.")
-        return result.with_notes(nothing)
+        return result.with_notes(
+            Note("No copies between host and GPUs, or between GPUs, in this window.")
+        )
     rate, groups = _rate(table), groups_of(*(codes_of(table[name]) for name in _GROUP))
-    of_classes = np.where(table["sizes"] != ALL_SIZES, rate, np.nan)
-    best = groups.reduced(np.fmax, of_classes)[groups.number]
-    beyond = table["total_ns"] - np.round(table["size_bytes"] / best * 1e9)
+    class_rate = np.where(table["sizes"] != ALL_SIZES, rate, np.nan)
+    best_rate = groups.reduced(np.fmax, class_rate)[groups.number]
+    overhead = table["total_ns"] - np.round(table["size_bytes"] / best_rate * 1e9)
     table = table.assign(
         rate_bytes_per_s=rate,
-        overhead_ns=np.maximum(beyond, 0),
+        overhead_ns=np.maximum(overhead, 0),
         peak_ratio=rate / table["peak_bytes_per_s"],
         longest=groups.reduced(np.maximum, table["total_ns"])[groups.number],
         place=[order_of_size(sizes) for sizes in table["sizes"].tolist()],
     ).in_order("-longest", *_GROUP, "place")
-    large_rate = _rate(memory, "large_bytes", "large_ns")
-    memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large_rate)
+    memory = memory.assign(
+        rate_bytes_per_s=_rate(memory),
+        large_rate_bytes_per_s=_rate(memory, "large_bytes", "large_ns"),
+    )
     return (
         result.with_table(table)
         .with_table(memory, "memory")
         .with_notes(
-            *_on_pageable(memory),
-            *_on_waiting(result.scalars, memory),
-            *_on_peaks(result.tables["links"].rows()),
+            *_note_pageable(memory),
+            *_note_synchronous(result.scalars, memory),
+            *_note_peaks(result.tables["links"].rows()),
         )
     )
 
 
 def _rate(table: Table, size: str = "size_bytes", time: str = "total_ns") -> Floats:
+    """Return the rate of each row in bytes/s."""
     return ratio_of(table[size], table[time]) * 1e9
 
 
-def _on_pageable(memory: Table) -> Iterator[Note]:
+def _note_pageable(memory: Table) -> Iterator[Note]:
+    """Yield the directions with a notable share of pageable memory."""
     for direction in _TO_HOST_OR_BACK:
-        own = memory.take(memory["direction"] == direction)
-        kinds = {row["memory"]: row for row in own.rows()}
-        if "pageable" not in kinds or not is_known(own["size_bytes"]).all():
+        rows = memory.take(memory["direction"] == direction)
+        kinds = {row["memory"]: row for row in rows.rows()}
+        if "pageable" not in kinds or not is_known(rows["size_bytes"]).all():
             continue
         pageable, pinned = kinds["pageable"], kinds.get("pinned", {"large_bytes": 0})
-        whole, n_bytes = int(own["size_bytes"].sum()), int(pageable["size_bytes"])
-        if n_bytes < max(_NOTABLE_BYTES, _NOTABLE_RATIO * whole):
+        whole, n_bytes = int(rows["size_bytes"].sum()), int(pageable["size_bytes"])
+        if n_bytes < max(_MIN_PAGEABLE_BYTES, _MIN_PAGEABLE_RATIO * whole):
             continue
         text = (
             "{share:ratio} of the {direction} bytes use pageable memory "
@@ -246,7 +259,8 @@ def _on_pageable(memory: Table) -> Iterator[Note]:
         yield Note(text, values)
 
 
-def _on_waiting(scalars: Mapping[str, Any], memory: Table) -> Iterator[Note]:
+def _note_synchronous(scalars: Mapping[str, Any], memory: Table) -> Iterator[Note]:
+    """Yield a note on synchronous copies to devices."""
     if scalars["synchronous_count"]:
         yield Note.of(
             "{n:count} of {count:count} h2d copies are synchronous (cudaMemcpy). The host spends "
@@ -257,8 +271,8 @@ def _on_waiting(scalars: Mapping[str, Any], memory: Table) -> Iterator[Note]:
         )
 
 
-def _on_peaks(links: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
-    """Yield which peaks the rates are judged by, and for what there is none."""
+def _note_peaks(links: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+    """Yield the peaks that the rates are compared with, and the routes without a known peak."""
     by_peak: dict[tuple[float, str, str], list[_Lane]] = {}
     unknown: list[_Lane] = []
     for link in links:
@@ -268,12 +282,19 @@ def _on_peaks(links: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
         else:
             peak = (link["peak_bytes_per_s"], link["link"], link["source"])
             by_peak.setdefault(peak, []).append(lane)
-    for (rate, what, source), own in by_peak.items():
-        text = "Peak of {lanes}: {peak:bytes/s} ({link}; {source})"
-        yield Note.of(text, lanes=_named(own), peak=rate, link=what, source=source)
+    for (rate, what, source), lanes in by_peak.items():
+        yield Note.of(
+            "Peak of {lanes}: {peak:bytes/s} ({link}; {source})",
+            lanes=_format_lanes(lanes),
+            peak=rate,
+            link=what,
+            source=source,
+        )
     if unknown:
-        text = "The peak of {lanes} is unknown. Use --link pcie=gen4x16 or --gpu to specify it."
-        yield Note.of(text, lanes=_named(unknown))
+        yield Note.of(
+            "The peak of {lanes} is unknown. Use --link pcie=gen4x16 or --gpu to specify it.",
+            lanes=_format_lanes(unknown),
+        )
     if any(link["route"].startswith("p2p") and "links of" in link["link"] for link in links):
         yield Note(
             "The peak between GPUs assumes that a copy can use all links of a GPU. Without a "
@@ -281,10 +302,11 @@ def _on_peaks(links: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
         )
 
 
-def _named(lanes: Sequence[_Lane]) -> str:
+def _format_lanes(lanes: Sequence[_Lane]) -> str:
+    """Return the routes as text, each with its GPUs."""
     routes = dict.fromkeys(route for _, route in lanes)
     return ", ".join(
-        f"{route} (GPU {', '.join(str(device) for device, own in lanes if own == route)})"
+        f"{route} (GPU {', '.join(str(device) for device, other in lanes if other == route)})"
         for route in routes
     )
 
