@@ -50,9 +50,9 @@ def main() -> None:
     try:
         _limit_numpy_threads(for_programs=is_running)
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C during the import)
-        from traceprof.cli.streams import write_wholly  # noqa: PLC0415
+        from traceprof.cli.streams import ensure_complete_writes  # noqa: PLC0415
 
-        write_wholly()
+        ensure_complete_writes()
         run()
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and ended.code != 128 + signal.SIGINT:

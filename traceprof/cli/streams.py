@@ -62,7 +62,7 @@ class _Whole(io.RawIOBase):
         return size
 
 
-def write_wholly() -> None:
+def ensure_complete_writes() -> None:
     """Replace standard output and standard error by streams that take everything, or fail."""
     for name in _NAMES:
         stream = getattr(sys, name)

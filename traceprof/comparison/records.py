@@ -77,9 +77,7 @@ def list_of_runs(
     units = {**_KEY_MEASURES, **{name: _unit(measure_units[name]) for name in measures}}
     sort = None if sort is None else find_column_name(sort, units)
     listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
-    is_label = (
-        sort is not None and sort not in listed and any(run.text_of(sort) for run in runs)
-    )
+    is_label = sort is not None and sort not in listed and any(run.text_of(sort) for run in runs)
     named = dict.fromkeys((*shown, *([sort] if is_label and sort else [])))
     for name in shown:
         if name in listed or not any(run.text_of(name) for run in runs):

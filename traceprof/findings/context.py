@@ -24,7 +24,7 @@ from traceprof.measures.device.times import device_times, devices_of_processes, 
 from traceprof.measures.facts import kept_on_disk, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
-from traceprof.measures.idle.losses import analyzed, analyzed_times, idle_times, lost_in_gaps
+from traceprof.measures.idle.losses import analyzed, analyzed_times, idle_ns_by_gap, idle_times
 from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.base import (
@@ -426,7 +426,7 @@ def _longest_gap(
     inside = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
     if not len(inside):
         return None
-    lost_ns = lost_in_gaps(trace, *causes)
+    lost_ns = idle_ns_by_gap(trace, *causes)
     row = int(inside[lost_ns[inside].argmax()])
     return int(lost_ns[row]), int(starts[row]), int(ends[row])
 

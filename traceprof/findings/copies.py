@@ -24,7 +24,7 @@ from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
-from traceprof.measures.device.times import part_of_device
+from traceprof.measures.device.times import trace_of_device
 from traceprof.measures.host.launches import are_migrations, launches_of
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.idle.losses import held_up, within
@@ -440,7 +440,7 @@ def _are_large_and_pinned(copies: Table) -> Bools:
 def usual_rate(context: Context) -> tuple[float, str]:
     """Return the expected rate of large copies in bytes per s, and its origin in words."""
     ranks, devices = context.ranks, context.devices
-    peaks = [peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in devices]
+    peaks = [peak_of(trace_of_device(ranks, device), device, Link.PCIE) for device in devices]
     known_peaks = [peak for peak in peaks if peak is not None]
     if not known_peaks:
         return _DEFAULT_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"

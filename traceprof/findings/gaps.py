@@ -15,9 +15,9 @@ from traceprof.findings.recurrence import occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures import shown_by
 from traceprof.measures.device.times import used_devices
-from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
+from traceprof.measures.idle.charges import NOTHING, find_charges, find_host_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
-from traceprof.measures.idle.losses import lost_in_gaps
+from traceprof.measures.idle.losses import idle_ns_by_gap
 from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
 from traceprof.model.grouping import beside
 from traceprof.model.intervals import Intervals
@@ -119,7 +119,7 @@ def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]
     charged: list[Table] = []
     other_threads: dict[str, int] = {}
     for part in context.ranks:
-        blocked = _within(charged_by_host(part), times)
+        blocked = _within(find_host_charges(part), times)
         charged.append(blocked.select(*keys, "ns"))
         others = find_charges(part).running
         running = _within(others.take(others["by"] == "other"), times)
@@ -205,8 +205,8 @@ def long_gaps(context: Context) -> Table:
 def _long_gaps_of_rank(trace: Trace) -> Table:
     """Return the same as `long_gaps` for one trace."""
     gaps = find_gaps(trace)
-    lengths = lengths_of(gaps) - lost_in_gaps(trace, "profiler")
-    return gaps.take((lengths > _MIN_LONG_NS) & (lost_in_gaps(trace, "edge") == 0))
+    lengths = lengths_of(gaps) - idle_ns_by_gap(trace, "profiler")
+    return gaps.take((lengths > _MIN_LONG_NS) & (idle_ns_by_gap(trace, "edge") == 0))
 
 
 @rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")

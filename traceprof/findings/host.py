@@ -24,10 +24,10 @@ from traceprof.findings.gaps import names_of_gaps, notes_on_names
 from traceprof.findings.recurrence import are_few_steps, counted, steps_with
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
-from traceprof.measures.host.states import before_forward, hold_devices_up
+from traceprof.measures.host.states import are_waits_of_launching_threads, times_before_forward
 from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
-from traceprof.measures.idle.losses import DRAINED, held_up, lost_in_gaps, within
+from traceprof.measures.idle.losses import DRAINED, held_up, idle_ns_by_gap, within
 from traceprof.measures.idle.waits import find_waits
 from traceprof.measures.rows import are_named, bounds, lengths_of, looked_up, unions_by
 from traceprof.measures.steps.between import UNKNOWN, between_steps
@@ -184,7 +184,9 @@ def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
 def _lost_by_waits(trace: Trace, analyzed_time: Intervals) -> Times:
     """Return the idle time after synchronizing calls of a trace, by device."""
     calls = trace.api_calls
-    calls = calls.take(hold_devices_up(calls) & (analyzed_time.covered_ns(*bounds(calls)) > 0))
+    calls = calls.take(
+        are_waits_of_launching_threads(calls) & (analyzed_time.covered_ns(*bounds(calls)) > 0)
+    )
     return held_up(trace, calls, is_all=True)
 
 
@@ -331,7 +333,7 @@ def _busy_gaps(trace: Trace, typical: Intervals) -> Table:
     """Return device, start_ns, and end_ns of the typical gaps in which the host ran code."""
     gaps = find_gaps(trace).select("device", "start_ns", "end_ns")
     is_typical = typical.covered_ns(*bounds(gaps)) > 0
-    return gaps.take((lost_in_gaps(trace, "host") > 0) & is_typical)
+    return gaps.take((idle_ns_by_gap(trace, "host") > 0) & is_typical)
 
 
 def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
@@ -354,7 +356,7 @@ def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
 def _notes_before_forward(context: Context, claim: Claim) -> Iterator[Note]:
     """Yield a note if much of ``claim`` is before forward passes, where batches are fetched."""
     before_ns = sum(
-        _overlap_ns(claim, before_forward(part), devices_of_processes(part))
+        _overlap_ns(claim, times_before_forward(part), devices_of_processes(part))
         for part in context.ranks
     )
     if before_ns > _MIN_BEFORE_FORWARD_RATIO * claim.total_ns:

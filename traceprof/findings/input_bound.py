@@ -10,7 +10,7 @@ from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import recorded_span
 from traceprof.findings.rules import Finding, rule
-from traceprof.measures.host.states import before_forward, find_host_phases
+from traceprof.measures.host.states import find_host_phases, times_before_forward
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.timing import TRACEPROF_DOMAIN
@@ -75,7 +75,9 @@ def _before_forward(context: Context) -> Iterator[Finding]:
 
     Only for runs without devices: other rules explain the waits of devices.
     """
-    claim = _claim_without_devices(context, before_forward) if not context.devices else Claim({})
+    claim = (
+        _claim_without_devices(context, times_before_forward) if not context.devices else Claim({})
+    )
     share = context.share(claim)
     if share < _MIN_HOST_RATIO:
         raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")

@@ -19,13 +19,13 @@ from traceprof.measures.collectives.waits import find_values_in, find_waits
 from traceprof.measures.device.times import (
     device_time,
     devices_of_processes,
-    places_in_part,
+    indices_in_part,
     recorded_times,
 )
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.states import phase_times
-from traceprof.measures.idle.charges import NOTHING, OF_HOST, find_charges
+from traceprof.measures.idle.charges import CAUSES_CHARGED_TO_HOST, NOTHING, find_charges
 from traceprof.measures.rows import (
     Array,
     Floats,
@@ -242,7 +242,7 @@ def _work_rows(trace: Trace, name: str) -> Table:
         "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
         "end_ns": rows["end_ns"],
         "device": Packed(rows["device"]),
-        "place": Packed(places_in_part(trace, name)),
+        "place": Packed(indices_in_part(trace, name)),
         "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
         "name": rows["name"] if is_kernel else _routes(rows),
         "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
@@ -326,7 +326,9 @@ def _idle(charges: Table) -> Table:
     for code, named in groups.keys:
         cause_name, text = cause.texts[code], name.texts[named]
         # Name of idle time in which nothing was recorded or delayed the device.
-        unnamed = NOTHING if cause_name in OF_HOST else _WITHOUT_HOST.get(cause_name, "")
+        unnamed = (
+            NOTHING if cause_name in CAUSES_CHARGED_TO_HOST else _WITHOUT_HOST.get(cause_name, "")
+        )
         pairs.append((cause_name, text or unnamed))
     causes, names = (
         Names.coded((pair[place] for pair in pairs), groups.packed) for place in (0, 1)

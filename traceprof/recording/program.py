@@ -237,7 +237,7 @@ def find_program(command: Sequence[str]) -> str:
     return path
 
 
-def said_in(log: Path) -> str:
+def read_output_log(log: Path) -> str:
     """Return what a program printed into ``log``, "" where it printed nothing."""
     return log.read_text("utf-8", "replace") if log.exists() else ""
 

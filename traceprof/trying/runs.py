@@ -24,8 +24,8 @@ from traceprof.recording.program import (
     child_environment,
     ignores_injection,
     last_line,
+    read_output_log,
     run_recorded,
-    said_in,
 )
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.spool import read_object

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder, plain
 from traceprof.measures.idle.charges import Charges, find_charges, time_by_name
 from traceprof.measures.idle.gaps import CAUSES, find_gaps
-from traceprof.measures.idle.idle import causes_of_gaps
+from traceprof.measures.idle.idle import cause_times_of_gaps
 from traceprof.measures.rows import rows_by
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -147,7 +147,7 @@ def test_charges_are_those_of_every_nanosecond(
     by_cause = np.zeros((len(gaps), len(CAUSES)), np.int64)
     for gap, cause, start, end in plain(charges.times, "gap", "cause", "start_ns", "end_ns"):
         by_cause[gap, CAUSES.index(cause)] += end - start
-    assert (by_cause == causes_of_gaps(trace, np.arange(len(gaps)))).all()
+    assert (by_cause == cause_times_of_gaps(trace, np.arange(len(gaps)))).all()
 
 
 def _named(trace: Trace) -> list[tuple[str, str, int]]:

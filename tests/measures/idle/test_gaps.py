@@ -15,7 +15,7 @@ from traceprof.measures.idle.gaps import (
     find_gaps,
     times_in_gaps,
 )
-from traceprof.measures.idle.idle import causes_of_gaps
+from traceprof.measures.idle.idle import cause_times_of_gaps
 from traceprof.measures.idle.losses import find_idle_parts
 from traceprof.model import grouping
 from traceprof.model.timing import TimeWindow
@@ -56,7 +56,7 @@ def test_the_causes_add_up_to_the_idle_time(
     trace = trace_of(work, states, cut)
     gaps, parts = find_gaps(trace), find_idle_parts(trace)
     lengths = gaps["end_ns"] - gaps["start_ns"]
-    causes = causes_of_gaps(trace, np.arange(len(gaps)))
+    causes = cause_times_of_gaps(trace, np.arange(len(gaps)))
     assert (parts["end_ns"] > parts["start_ns"]).all()
     assert (causes.sum(axis=1) == lengths).all()
     for place in range(len(CAUSES)):

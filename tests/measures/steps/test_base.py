@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder
 from tests.measures.steps.test_ledger import BEHIND, loop, recorded_in_part
 from tests.running import run
-from traceprof.measures.idle.losses import scaled_to_base
+from traceprof.measures.idle.losses import scale_to_steps
 from traceprof.measures.steps.base import base_of, base_of_shares, counted_steps
 from traceprof.measures.steps.ledger import ledger_of_window
 from traceprof.model.activity import PARTS
@@ -193,7 +193,7 @@ def test_times_that_are_scaled_add_up_to_whole_steps(
     ranks = default(loop(own)) if is_default else Ranks.of(loop(own).build())
     causes = ["", "host", "launch", "", "data", "profiler"][: len(times)]
     ns = np.array(times, np.int64)
-    scaled, units = scaled_to_base(ranks, ns, causes)
+    scaled, units = scale_to_steps(ranks, ns, causes)
     assert (scaled >= 0).all()
     base = base_of(ranks)
     if base.unit == "window" or not ns.sum():
@@ -210,7 +210,7 @@ def test_of_unprofiled_steps_only_idle_time_is_scaled_and_the_profiler_is_none()
     ranks = default(_with_costs(150, 120))
     n = int(base_of(ranks).steps_count)
     # 150 ns a step: 90 work, 40 idle for the host, 20 for the profiler; a plain step is 120.
-    scaled, units = scaled_to_base(
+    scaled, units = scale_to_steps(
         ranks, np.array([90 * n, 40 * n, 20 * n]), ["", "host", "profiler"]
     )
     assert units == n

@@ -22,7 +22,7 @@ from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.composition import WAITING, composition_of_devices, place_of_work
 from traceprof.measures.device.times import used_devices
-from traceprof.measures.idle.losses import scaled_to_base
+from traceprof.measures.idle.losses import scale_to_steps
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import Floats, Ints, Texts, lengths_of
 from traceprof.measures.steps.base import STEP, base_of, base_within, counted_steps
@@ -228,7 +228,7 @@ def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
     why_not = find_blame(ranks.whole).why_not
     composition = composition_of_devices(ranks, spans, knows_waits=not why_not)
     causes = np.where(composition["part"] == "idle", composition["kind"], "")
-    scaled, _ = scaled_to_base(ranks, composition["ns"], causes.tolist())
+    scaled, _ = scale_to_steps(ranks, composition["ns"], causes.tolist())
     composition = composition.assign(
         name=_rank_names(composition, rank_numbers(ranks)[0]), ns=scaled
     )

@@ -17,7 +17,7 @@ from traceprof.measures.collectives.operations import find_collectives, require_
 from traceprof.measures.collectives.rates import sizes_of
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import Launches
-from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
+from traceprof.measures.host.phases import owning_range_of_launches, phases_of_all_ranges
 from traceprof.measures.rows import Bools, lengths_of, ratio_of, where_known
 from traceprof.measures.steps.find import find_steps, steps_of_calls
 from traceprof.model.grouping import grouped_by, groups_of
@@ -77,7 +77,7 @@ def _find_calling_ranges(
     call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
     rows = np.flatnonzero(is_candidate & (trace.ranges["kind"] == "push_pop"))
     launches = Launches(call, work["process"], calls)
-    found = adopting_range_of_launches(trace, trace.ranges.take(rows), launches)
+    found = owning_range_of_launches(trace, trace.ranges.take(rows), launches)
     codes = np.append(names.codes[rows], len(names.texts))
     used, place = np.unique(codes[found], return_inverse=True)
     return Names.coded([*names.texts[used[used < len(names.texts)]], nothing], place)

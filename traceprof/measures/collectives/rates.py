@@ -32,7 +32,7 @@ import numpy.typing as npt
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.collectives.members import find_device_users
 from traceprof.measures.device.peaks import peak_of
-from traceprof.measures.device.times import part_of_device
+from traceprof.measures.device.times import trace_of_device
 from traceprof.measures.facts import fact
 from traceprof.model.grouping import codes_of, numbered
 from traceprof.model.ranks import Ranks
@@ -130,7 +130,7 @@ def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
     """
     if group_size < 2 or device < 0:
         return None
-    part = part_of_device(ranks, device)
+    part = trace_of_device(ranks, device)
     if group_size > count_devices_of_machine(ranks, device):
         return peak_of(part, device, Link.NIC)
     return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)

@@ -28,11 +28,11 @@ from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.device.peaks import flop_peak_of
 from traceprof.measures.device.times import (
     device_time,
-    places_in_part,
+    indices_in_part,
     recorded_times,
     used_devices,
 )
-from traceprof.measures.idle.losses import scaled_to_base
+from traceprof.measures.idle.losses import scale_to_steps
 from traceprof.measures.rows import Floats, Ints, lengths_of
 from traceprof.measures.steps.base import WINDOW, base_of
 from traceprof.model.activity import BUSY_PARTS
@@ -144,7 +144,7 @@ def _claimed_ns(trace: Trace) -> Ints:
     The time is 0 for kernels that do not count as compute.
     """
     found = np.zeros(len(trace.kernels), np.int64)
-    places = places_in_part(trace, "kernels")
+    places = indices_in_part(trace, "kernels")
     for device in used_devices(trace):
         rows = np.flatnonzero((trace.kernels["device"] == device) & (places == 0))
         kernels = trace.kernels.select("start_ns", "end_ns").take(rows)
@@ -274,7 +274,7 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
     """Return the sums as means over steps and devices; they add up to the step time of the base."""
     parts = [name for name in PARTS if sums[name]]
     total = np.array([sums[name] for name in parts], np.int64)
-    scaled, units = scaled_to_base(ranks, total, [_CAUSES.get(part, "") for part in parts])
+    scaled, units = scale_to_steps(ranks, total, [_CAUSES.get(part, "") for part in parts])
     until = np.rint(np.cumsum(scaled) / units).astype(np.int64)
     step = np.diff(until, prepend=0)
     length = int(until[-1]) if len(until) else 0

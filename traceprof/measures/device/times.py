@@ -213,7 +213,7 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
     for name in DEVICE_TABLES:
         table = trace.table(name)
         starts, ends = bounds(table)
-        for key, rows in rows_by_values(table["device"], places_in_part(trace, name)).items():
+        for key, rows in rows_by_values(table["device"], indices_in_part(trace, name)).items():
             time = Intervals.union_of(starts[rows], ends[rows])
             found[key] = found[key] | time if key in found else time
     return {

@@ -18,7 +18,7 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.host.phases import adopting_range_of_launches
+from traceprof.measures.host.phases import owning_range_of_launches
 from traceprof.measures.host.range_work import add_to_parents, is_outermost_of, sum_work
 from traceprof.measures.host.ranges import find_parents, self_times
 from traceprof.measures.rows import Bools, Ints, sums_at
@@ -119,7 +119,7 @@ def layers_of_work(trace: Trace, source: str) -> Mapping[str, Ints]:
 
 @of_rows
 def _layers_of(trace: Trace, source: str, table: str) -> Ints:
-    return adopting_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
+    return owning_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
 
 
 def _operators(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None, None]:

@@ -207,7 +207,7 @@ def phase_of_launches(trace: Trace, launches: Launches) -> Ints:
     return np.where(launches.is_known, np.append(phases, _NOTHING)[inner], _NOTHING)
 
 
-def adopting_range_of_launches(trace: Trace, spans: Table, launches: Launches) -> Ints:
+def owning_range_of_launches(trace: Trace, spans: Table, launches: Launches) -> Ints:
     """Return the row of ``spans`` that each launch belongs to, -1 where it belongs to none.
 
     A launch on a thread without an open span belongs to the one that is open on the thread of

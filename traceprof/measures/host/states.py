@@ -97,7 +97,7 @@ def phase_times(trace: Trace) -> dict[int, dict[str, Intervals]]:
 
 
 @of_window
-def before_forward(trace: Trace) -> dict[int, Intervals]:
+def times_before_forward(trace: Trace) -> dict[int, Intervals]:
     """Return when the main thread of each process was in no phase, and then in a forward pass.
 
     What batches are fetched or made by without a loader lies there, often ahead of the resetting of
@@ -294,7 +294,7 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         for phases in find_host_phases(trace)
     }
     calls = trace.api_calls.select("process", "start_ns", "end_ns")
-    waits = unions_by(calls.take(hold_devices_up(trace.api_calls)))
+    waits = unions_by(calls.take(are_waits_of_launching_threads(trace.api_calls)))
     profiler = unions_by(trace.overheads)
     nothing = Intervals.empty()
     return {
@@ -324,7 +324,7 @@ def host_communication(trace: Trace) -> dict[int, Intervals]:
     return unions_by(calls.take(calls["backend"].isin(HOST_BACKENDS)))
 
 
-def hold_devices_up(calls: Table) -> Bools:
+def are_waits_of_launching_threads(calls: Table) -> Bools:
     """Return which calls wait, of the threads that launch work; of all where none does."""
     lanes = groups_of(calls["process"], calls["thread"])
     process = lanes.values[0]

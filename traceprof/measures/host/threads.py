@@ -39,7 +39,7 @@ def autograd_rows(names: Names) -> Bools:
     return are_named(names, _OPERATORS)
 
 
-def are_of_loop(trace: Trace, table: str, main: Mapping[int, tuple[int, int]]) -> Bools:
+def are_launched_by_loop(trace: Trace, table: str, main: Mapping[int, tuple[int, int]]) -> Bools:
     """Return which rows of a device table the loop launched, not a thread in the background.
 
     ``main`` as of `are_working`. What has no known launch is the loop's, as collectives are.

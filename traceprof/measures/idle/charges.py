@@ -186,7 +186,7 @@ _Columns: TypeAlias = tuple[Packed | Array, ...]
 NOTHING: Final = "(nothing recorded)"
 """Stands in tables and sentences for the time in which the host recorded nothing."""
 
-OF_HOST: Final = (
+CAUSES_CHARGED_TO_HOST: Final = (
     *("data", "synchronizing", "communication", "launch", "host"),
     *("edge", "unknown"),
 )
@@ -219,13 +219,13 @@ def find_charges(trace: Trace) -> Charges:
 
 
 @of_window
-def charged_by_host(trace: Trace) -> Table:
+def find_host_charges(trace: Trace) -> Table:
     """Return those of `Charges.times` that are the host's, and `NOTHING` for a name without one.
 
     With ``ns``, the length of each.
     """
     times = find_charges(trace).times
-    times = times.take(times["cause"].isin(OF_HOST))
+    times = times.take(times["cause"].isin(CAUSES_CHARGED_TO_HOST))
     texts = np.append(NOTHING, times["name"].texts[1:])
     named = {own: Names(times[own].packed, texts) for own in ("name", "operator")}
     return times.assign(**named, ns=lengths_of(times))
@@ -253,7 +253,7 @@ def _asked_parts(trace: Trace) -> Table:
     there the gaps of several devices do not overlap.
     """
     gaps, parts = find_gaps(trace), find_idle_parts(trace)
-    asked = is_in(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
+    asked = is_in(parts["cause"], [CAUSES.index(name) for name in CAUSES_CHARGED_TO_HOST])
     parts = parts.take(asked)
     process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
     lengths = lengths_of(parts)
@@ -280,7 +280,7 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
 def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     every = find_idle_parts(trace)
-    rest = every.take(~is_in(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
+    rest = every.take(~is_in(every["cause"], [CAUSES.index(own) for own in CAUSES_CHARGED_TO_HOST]))
     theirs = (rest.stored(own) for own in ("gap", "start_ns", "end_ns", "cause"))
     none, nobody = (Packed.repeated(value, len(rest)) for value in (-1, 0))
     columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, nobody), strict=True)]

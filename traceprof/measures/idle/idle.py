@@ -14,7 +14,7 @@ from traceprof.measures.device.times import (
     recorded_times,
     used_devices,
 )
-from traceprof.measures.idle.charges import charged_by_host, find_charges
+from traceprof.measures.idle.charges import find_charges, find_host_charges
 from traceprof.measures.idle.gaps import CAUSES, find_gaps, times_in_gaps
 from traceprof.measures.idle.losses import Analyzed, analyzed, find_idle_parts
 from traceprof.measures.rows import (
@@ -116,7 +116,7 @@ def _measure(trace: Trace) -> Result:
     gaps = find_gaps(trace)
     tables = {
         "causes": _by_cause(trace, gaps),
-        "names": _by_name(charged_by_host(trace)),
+        "names": _by_name(find_host_charges(trace)),
         "devices": _by_device(trace, gaps),
         "histogram": _histogram(gaps),
         "host_bound_steps": _host_bound_steps(trace, gaps),
@@ -357,7 +357,7 @@ def measure_gaps(trace: Trace) -> Result:
     )
 
 
-def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
+def cause_times_of_gaps(trace: Trace, gaps: Ints) -> Ints:
     """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
     parts = find_idle_parts(trace)
     parts = parts.take(np.isin(parts["gap"], gaps))
@@ -371,8 +371,8 @@ def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
 def _described(trace: Trace, every: Table, rows: Ints) -> Table:
     gaps = every.take(rows)
     starts, lengths = gaps["start_ns"], lengths_of(gaps)
-    causes = causes_of_gaps(trace, rows)
-    charged, attributed_ns = _most(charged_by_host(trace), rows)
+    causes = cause_times_of_gaps(trace, rows)
+    charged, attributed_ns = _most(find_host_charges(trace), rows)
     running = find_charges(trace).running
     beside, beside_ns = _most(running.take(running["by"] == "other"), rows)
     return Table(

@@ -45,7 +45,7 @@ _AFTER_A_WAIT: Final = ("launch", "host")
 _NAMES: Final = (*CAUSES, DRAINED)
 
 
-def lost_in_gaps(part: Trace, *causes: str) -> Ints:
+def idle_ns_by_gap(part: Trace, *causes: str) -> Ints:
     """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `find_gaps`.
 
     The causes in which a host is busy are without what is `DRAINED`, so that all add up.
@@ -263,7 +263,7 @@ def analyzed(ranks: Ranks) -> Analyzed:
     return Analyzed(whole_ns, scales, shares, base.is_unprofiled)
 
 
-def scaled_to_base(ranks: Ranks, ns: Ints, causes: Sequence[str]) -> tuple[Ints, int]:
+def scale_to_steps(ranks: Ranks, ns: Ints, causes: Sequence[str]) -> tuple[Ints, int]:
     """Return times of all devices in the window so that they add up to whole steps, and how many.
 
     ``ns`` are times of what devices did and were idle for, together all of the window; ``causes``

@@ -11,7 +11,11 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import summarize
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost
-from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronization
+from traceprof.measures.host.states import (
+    are_waits_of_launching_threads,
+    is_blocking_copy,
+    is_synchronization,
+)
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import innermost_pieces
 from traceprof.measures.rows import Bools, Ints, are_first, bounds, ints, overlaps, sums_at
@@ -129,7 +133,9 @@ def idle_in_waits(trace: Trace) -> Ints:
     starts, ends = bounds(parts)
     calls = trace.api_calls
     every = is_synchronization(calls["name"]) | is_blocking_copy(calls["name"])
-    counting = np.flatnonzero(hold_devices_up(calls)[every])  # of threads that launch work
+    counting = np.flatnonzero(
+        are_waits_of_launching_threads(calls)[every]
+    )  # of threads that launch work
     begin, end, process = ints(waits, "start_ns", "end_ns", "process", rows=counting)
     for number in np.unique(owner).tolist():
         own, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)

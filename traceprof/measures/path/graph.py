@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.measures.device.times import places_in_part
+from traceprof.measures.device.times import indices_in_part
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.states import is_blocking_copy, is_synchronization
@@ -135,7 +135,7 @@ def _work_of(trace: Trace, name: str) -> dict[str, Any]:
 
 def _kinds_of(trace: Trace, name: str) -> Packed:
     """Return the place of each row in `DEVICE_KINDS`; copies of the host alone are transfers."""
-    places = places_in_part(trace, name)
+    places = indices_in_part(trace, name)
     otherwise = DEVICE_KINDS.index("transfer") if name == "copies" else 0
     return Packed.below(len(DEVICE_KINDS), np.where(places < 0, otherwise, places))
 

@@ -30,7 +30,7 @@ from traceprof.measures.device.times import (
     used_devices,
 )
 from traceprof.measures.facts import of_window
-from traceprof.measures.host.states import find_host_phases, hold_devices_up
+from traceprof.measures.host.states import are_waits_of_launching_threads, find_host_phases
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
 from traceprof.measures.idle.losses import analyzed_times, find_losses, held_up, within
 from traceprof.measures.path.graph import (
@@ -329,7 +329,7 @@ def _gains(
         of_parts = [(parts[name] & judged).covered_ns(starts, ends) for name in names]
         on_path[case] = np.sum(of_parts, axis=0, dtype=np.int64)
     calls = trace.api_calls
-    waits = calls.take(hold_devices_up(calls) & (calls["process"] == process))
+    waits = calls.take(are_waits_of_launching_threads(calls) & (calls["process"] == process))
     late = [time & judged for time in held_up(trace, waits, is_all=True).values()]
     lost = [time.covered_ns(starts, ends) for time in late] or [np.zeros(len(starts), np.int64)]
     on_path[_NO_WAITS] = np.minimum(on_path[_NO_WAITS], np.max(lost, axis=0))

@@ -27,7 +27,7 @@ from traceprof.errors import UsageError
 from traceprof.measures.device.times import recorded_windows, work_before_recording
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.host.threads import are_of_loop
+from traceprof.measures.host.threads import are_launched_by_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by, unions_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
@@ -159,7 +159,7 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     launch_end, previous_end = last_end.copy(), last_end.copy()
     n_linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
-    of_loop = {name: are_of_loop(trace, name, main) for name in DEVICE_TABLES}
+    of_loop = {name: are_launched_by_loop(trace, name, main) for name in DEVICE_TABLES}
     for name, is_of_loop in of_loop.items():
         work, launches = trace.table(name), launches_of(trace, name)
         starts, ends = bounds(work)

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.host.threads import are_of_loop
+from traceprof.measures.host.threads import are_launched_by_loop
 from traceprof.measures.rows import Floats, Ints, lengths_of, span_at, union_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of, rows_by_value
@@ -213,7 +213,7 @@ def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
     kernels, threads = trace.kernels.select(*columns), launches.thread
     kernels = kernels.assign(call_ns=launches.start_ns)
     if (threads != threads[:1]).any():
-        kernels = kernels.take(are_of_loop(trace, "kernels", _threads_of_loops(trace)))
+        kernels = kernels.take(are_launched_by_loop(trace, "kernels", _threads_of_loops(trace)))
     groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
     counts = groups.counts
     busiest: dict[int, int] = {}

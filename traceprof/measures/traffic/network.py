@@ -19,7 +19,7 @@ from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.rates import rates_of_peaks
 from traceprof.measures.device.counters import measure_link_utilization
 from traceprof.measures.device.peaks import peak_of, peak_of_interface
-from traceprof.measures.device.times import part_of_device
+from traceprof.measures.device.times import trace_of_device
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Floats, bounds, lengths_of, rows_by
 from traceprof.model.grouping import groups_of, numbered, rows_by_value, rows_by_values
@@ -161,7 +161,7 @@ def peak_of_source(ranks: Ranks, source: str, link: str) -> Peak | None:
         number = source.removeprefix("gpu:")
         if not number.isdigit():
             return None
-        return peak_of(part_of_device(ranks, int(number)), int(number), Link(link))
+        return peak_of(trace_of_device(ranks, int(number)), int(number), Link(link))
     return peak_of_interface(ranks.parts[0], source)
 
 

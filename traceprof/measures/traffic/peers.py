@@ -17,7 +17,7 @@ from traceprof.measures.collectives.operations import USED_TABLES
 from traceprof.measures.collectives.rates import peak_of_group
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.peaks import peak_between, peak_of
-from traceprof.measures.device.times import part_of_device
+from traceprof.measures.device.times import trace_of_device
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Texts, ints, sums_at
 from traceprof.measures.traffic.copies import peak_of_route

@@ -12,7 +12,13 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.recording.machine import gpu_facts, has_gpu
 from traceprof.recording.orphans import Watchdog
-from traceprof.recording.program import Program, child_environment, last_line, run_recorded, said_in
+from traceprof.recording.program import (
+    Program,
+    child_environment,
+    last_line,
+    read_output_log,
+    run_recorded,
+)
 from traceprof.recording.request import ProcessProfile, Recorder, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
@@ -59,7 +65,7 @@ def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
         except TraceError as error:
             notes.append(str(error))
     if not profiles:
-        notes.append(f"nvprof wrote no profile ({last_line(said_in(folder / _LOG))})")
+        notes.append(f"nvprof wrote no profile ({last_line(read_output_log(folder / _LOG))})")
     return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
 
 

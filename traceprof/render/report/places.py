@@ -18,8 +18,8 @@ import numpy.typing as npt
 from traceprof.measures.device.times import (
     device_times,
     devices_of_processes,
-    part_of_device,
     recorded_times,
+    trace_of_device,
     used_devices,
 )
 from traceprof.model.activity import IDLE, PARTS
@@ -253,7 +253,7 @@ class StillPictures:
         """
 
         def order(device: int) -> tuple[bool, int]:
-            recorded = recorded_times(part_of_device(self.ranks, device), device)
+            recorded = recorded_times(trace_of_device(self.ranks, device), device)
             inside_ns = recorded.clip(place.start_ns, place.end_ns).total_ns
             return self._ranks.get(device, ABSENT) not in first_ranks, -inside_ns
 
@@ -282,7 +282,7 @@ class StillPictures:
         self, devices: Sequence[int], edges: npt.NDArray[np.int64]
     ) -> list[dict[str, _Shares]]:
         """Return the result of `_shares_of` for each of ``devices``."""
-        parts = [part_of_device(self.ranks, device) for device in devices]
+        parts = [trace_of_device(self.ranks, device) for device in devices]
         return measure_of_each(parts, _shares_of, [(device, edges) for device in devices])
 
     def _lines(self, picture: _Picture, devices: Sequence[int]) -> Iterator[str]:

@@ -95,7 +95,7 @@ class _NsysRun:
                 if code is not None:
                     return code
                 why = self.why_not_started()
-                if self._given and arguments.refusal_in(programs.said_in(self._log)):
+                if self._given and arguments.refusal_in(programs.read_output_log(self._log)):
                     raise UsageError(f"--nsys-arg: nsys rejects it ({why}); nothing was run")
                 self._request.detail(f"attempt {attempt + 1} of nsys failed: {why}")
                 for path in reports.remove_leftovers():
@@ -160,7 +160,7 @@ class _NsysRun:
     def why_not_started(self) -> str:
         """Return what is known of why nsys has not started the program, and what to do."""
         why = f"no start within {orphans.STARTING_S:g} s" if self._is_too_late else ""
-        said = programs.said_in(self._log)
+        said = programs.read_output_log(self._log)
         why = why or arguments.refusal_in(said) or programs.last_line(said)
         return "; ".join(filter(None, (why, reports.advice_on())))
 

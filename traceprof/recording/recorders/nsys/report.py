@@ -26,7 +26,7 @@ from traceprof.formats.nsys import secrets as nsys_secrets
 from traceprof.formats.nsys.reports import convert_stream, export_report
 from traceprof.formats.shared.redaction import secrets_to_search, without_secrets
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
-from traceprof.recording.program import last_line, said_in
+from traceprof.recording.program import last_line, read_output_log
 from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
 from traceprof.secrets import MASK, masked_name, secrets_of
 
@@ -102,7 +102,7 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
         note = "stopped before nsys started the program"
         return replace(run, notes=(*run.notes, note))
     _wait_for_nsys(folder)
-    said = said_in(folder / LOG)
+    said = read_output_log(folder / LOG)
     with ExitStack() as stack:
         stack.callback(remove_temporary, folder)
         report = find_report(folder, said)
