@@ -164,7 +164,7 @@ def test_a_command_is_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "traceprof.cli.fake", module)
     known = commands.COMMANDS
     both = known.with_more(commands.Command("fake", "for this test"))
-    monkeypatch.setattr(commands.LoadedLate, "known", both)
+    monkeypatch.setattr(commands.LazyGroup, "known", both)
     assert CliRunner().invoke(app, ["fake", "--count", "2"]).stdout == "fake fake \n"
     assert "for this test" in CliRunner().invoke(app, ["--help"]).stdout
 

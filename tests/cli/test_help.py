@@ -21,10 +21,9 @@ from tests.requirements import ROOT
 from tests.summaries import make_summary
 from traceprof import measures
 from traceprof.cli import app, completion
-from traceprof.cli.options import OLD_NAMES
 from traceprof.cli.registry import COMMANDS, Command
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.measures import ANALYSES
+from traceprof.measures import ANALYSES, FORMER_NAMES
 from traceprof.store import Store
 
 OPENING = (
@@ -129,7 +128,7 @@ def test_tables_are_no_commands_of_the_help_but_still_work(tmp_path: Path) -> No
     write_nsys(TraceBuilder().kernel("gemm", 0, 10).build(), path)
     listed = {line.split()[0] for line in help_of().splitlines() if line.startswith("  ")}
     own = {command.name for command in COMMANDS}
-    for name in [*(entry.name for entry in ANALYSES), *OLD_NAMES]:
+    for name in [*(entry.name for entry in ANALYSES), *FORMER_NAMES]:
         if name not in own:
             assert name not in listed
             assert name in help_of(name).splitlines()[0]
@@ -201,7 +200,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     """What is offered for the last of some words; a busy machine may take as long as it does."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(completion, "_PATIENCE_S", 600.0)
+    monkeypatch.setattr(completion, "_READING_TIMEOUT_S", 600.0)
 
     def words_offered(line: str) -> list[str]:
         place = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}

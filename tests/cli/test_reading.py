@@ -15,7 +15,7 @@ import pytest
 from tests.render.timeline.tasks import two_ranks
 from tests.requirements import ROOT
 from traceprof.cli import progress
-from traceprof.cli.progress import Reading, end_reading, reading_shown
+from traceprof.cli.progress import Reading, end_reading, show_reading_progress
 from traceprof.findings import RULES
 from traceprof.model.ranks import Ranks
 from traceprof.processes import PROGRESS
@@ -62,7 +62,7 @@ def test_what_is_not_known_or_read_by_now_has_its_time(
     counts: list[int | None] = [0]
     line, _ = _reading(tmp_path, counts)
     counts[0] = counted
-    assert line.words(7.2) == f"traceprof: {words}"
+    assert line.text(7.2) == f"traceprof: {words}"
 
 
 def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
@@ -70,10 +70,10 @@ def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
     line, _ = _reading(tmp_path, counts)
     counts[0] = 5_000_000
     PROGRESS.done, PROGRESS.total = 0, 40
-    assert line.words(3.0) == "traceprof: run.sqlite read, analyzing: 3 s"
+    assert line.text(3.0) == "traceprof: run.sqlite read, analyzing: 3 s"
     PROGRESS.done += 10
     words = "traceprof: run.sqlite read, analyzing: 10 of 40 parts, 2.0/s, 15.00 s left"
-    assert line.words(8.0) == words
+    assert line.text(8.0) == words
 
 
 def test_several_files_are_read_as_one(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     counted = [0]
     line = Reading(files, Terminal(), lambda: counted[0])
     counted[0] = 1_000_000
-    assert line.words(4.0) == "traceprof: reading 2 files: 25%, 250.0 kB/s, 12.00 s left"
+    assert line.text(4.0) == "traceprof: reading 2 files: 25%, 250.0 kB/s, 12.00 s left"
     counted[0] = 4_000_000
-    assert line.words(7.0) == "traceprof: 2 files read, analyzing: 7 s"
+    assert line.text(7.0) == "traceprof: 2 files read, analyzing: 7 s"
 
 
 @pytest.mark.parametrize("has_progress_line", [False, True])
@@ -95,7 +95,7 @@ def test_what_is_read_is_told_unless_others_tell_it(
     terminal, begun = Terminal(), threading.Event()
     (tmp_path / "rank0.sqlite").write_bytes(b"x")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_FIRST_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER_S", 0.0)
     monkeypatch.setattr(PROGRESS, "has_progress_line", has_progress_line)
     for name in ("show", "end"):
         before = getattr(Reading, name)
@@ -105,7 +105,7 @@ def test_what_is_read_is_told_unless_others_tell_it(
             begun.set()
 
         monkeypatch.setattr(Reading, name, told)
-    with reading_shown([tmp_path, "SELECT 1", "x" * 5000, "a\0b"]):
+    with show_reading_progress([tmp_path, "SELECT 1", "x" * 5000, "a\0b"]):
         assert begun.wait(20)
         assert ("rank0.sqlite" in terminal.getvalue()) != has_progress_line
 
@@ -121,7 +121,7 @@ def test_nobody_who_looks_elsewhere_is_told(
     path = tmp_path / "a"
     path.touch()
     for paths in ([path], [path, path], [tmp_path], []):
-        with reading_shown(paths):
+        with show_reading_progress(paths):
             pass
     assert capsys.readouterr().err == ""
 
@@ -129,14 +129,14 @@ def test_nobody_who_looks_elsewhere_is_told(
 def test_a_terminal_sees_the_answer_alone_once_it_is_there(tmp_path: Path) -> None:
     program = (
         "import sys; from traceprof.cli import output, progress\n"
-        "progress._FIRST_AFTER_S = 0.0\n"
+        "progress._FIRST_SHOWN_AFTER_S = 0.0\n"
         "shown = progress.Reading.show\n"
         "import threading; told = threading.Event()\n"
         "def show(self, taken_s):\n    shown(self, taken_s); told.set()\n"
         "progress.Reading.show = show\n"
         "from pathlib import Path\n"
-        "with progress.reading_shown([Path(sys.argv[1])]):\n"
-        "    told.wait(20); output.say('answer\\n')\n"
+        "with progress.show_reading_progress([Path(sys.argv[1])]):\n"
+        "    told.wait(20); output.write_stderr('answer\\n')\n"
     )
     path = tmp_path / "run.sqlite"
     path.write_bytes(b"x")

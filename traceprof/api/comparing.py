@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from traceprof.api.results import Comparison, shown_comparison
-from traceprof.api.run import path_of, several
+from traceprof.api.results import Comparison, displayable_comparison
+from traceprof.api.run import as_path_list, path_of
 from traceprof.comparison.accuracy import accuracy as reached
 from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.elastic import elastic as restarted
@@ -44,8 +44,10 @@ def compare(
         TraceprofError: a run cannot be found or read, or a limit is invalid.
     """
     limits = [max_regression] if isinstance(max_regression, str) else max_regression
-    found = compare_named(several(base), several(new), limits=limits, window=window, db=path_of(db))
-    return shown_comparison(found)
+    comparison = compare_named(
+        as_path_list(base), as_path_list(new), limits=limits, window=window, db=path_of(db)
+    )
+    return displayable_comparison(comparison)
 
 
 def scaling(
@@ -71,9 +73,9 @@ def scaling(
     Raises:
         TraceprofError: a run cannot be found or read, or no run has a size and a throughput.
     """
-    found = _summaries(runs, db)
-    return shown_comparison(
-        sizes_compared(found, base=base, by=by, ignored=ignored, assumed=assumed)
+    summaries = _summaries(runs, db)
+    return displayable_comparison(
+        sizes_compared(summaries, base=base, by=by, ignored=ignored, assumed=assumed)
     )
 
 
@@ -101,8 +103,10 @@ def accuracy(
     Raises:
         TraceprofError: a run cannot be found or read, or none has the metric.
     """
-    found = _summaries(runs, db)
-    return shown_comparison(reached(found, target=to, metric=metric, is_lower=is_lower, base=base))
+    summaries = _summaries(runs, db)
+    return displayable_comparison(
+        reached(summaries, target=to, metric=metric, is_lower=is_lower, base=base)
+    )
 
 
 def elastic(*runs: str | Path | Summary, db: str | Path | None = None) -> Comparison:
@@ -116,7 +120,7 @@ def elastic(*runs: str | Path | Summary, db: str | Path | None = None) -> Compar
     Raises:
         TraceprofError: a run cannot be found or read.
     """
-    return shown_comparison(restarted(_summaries(runs, db)))
+    return displayable_comparison(restarted(_summaries(runs, db)))
 
 
 def nodes(*runs: str | Path) -> Comparison:
@@ -125,8 +129,8 @@ def nodes(*runs: str | Path) -> Comparison:
     Raises:
         TraceprofError: a run cannot be read.
     """
-    each = (iterations_of_run(open_run([path]), name_of(Path(path))) for path in runs)
-    return shown_comparison(rounds(list(chain.from_iterable(each))))
+    iterations = (iterations_of_run(open_run([path]), name_of(Path(path))) for path in runs)
+    return displayable_comparison(rounds(list(chain.from_iterable(iterations))))
 
 
 def memory(*snapshots: str | Path) -> Comparison:
@@ -135,9 +139,10 @@ def memory(*snapshots: str | Path) -> Comparison:
     Raises:
         TraceprofError: a file cannot be read, or is not a snapshot.
     """
-    return shown_comparison(memory_held([Path(one) for one in snapshots]))
+    return displayable_comparison(memory_held([Path(path) for path in snapshots]))
 
 
 def _summaries(runs: Sequence[str | Path | Summary], db: str | Path | None) -> list[Summary]:
-    each = ([r] if isinstance(r, Summary) else summaries_of([r], db=path_of(db)) for r in runs)
-    return [own for found in each for own in found]
+    """Return ``runs`` as summaries: measure or look up those that are not summaries yet."""
+    groups = ([r] if isinstance(r, Summary) else summaries_of([r], db=path_of(db)) for r in runs)
+    return list(chain.from_iterable(groups))

@@ -1,4 +1,4 @@
-"""The results, comparisons, and pages that `traceprof` returns in Python and notebooks display."""
+"""The results, comparisons, and pages that the Python API returns and notebooks display."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Result(PlainResult):
             UsageError: the table does not exist.
         """
         if name is not None and name not in self.tables:
-            raise UsageError(_no_table(name, list(self.tables)))
+            raise UsageError(_unknown_table_message(name, list(self.tables)))
         return PlainResult.to_frame(self, name)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class ShownRun(SessionRun):
             UsageError: the analysis does not exist, or the window is not in this run.
             NotRecordedError: the trace does not contain the data.
         """
-        return shown(answer(self, [name], strict=True), name)
+        return displayable_result(answer(self, [name], strict=True), name)
 
     def _table(self, noun: str, by: str | None = None) -> Result:
         """Return a table as `traceprof show NOUN --by WAY` shows it."""
@@ -75,11 +75,11 @@ class ShownRun(SessionRun):
         return self.result(name)
 
 
-def shown(document: Document, name: str) -> Result:
+def displayable_result(document: Document, name: str) -> Result:
     """Return the result ``name`` of an answer in a form that notebooks can display."""
-    found = document.results[name]
-    own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
-    return Result(**own, ranks=document.ranks, caveats=head_of(document).caveats)
+    result = document.results[name]
+    values = {field.name: getattr(result, field.name) for field in fields(PlainResult)}
+    return Result(**values, ranks=document.ranks, caveats=head_of(document).caveats)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,7 +100,11 @@ class Comparison(PlainComparison):
         for result in self.results.values():
             if name in result.tables:
                 return result.to_frame(name)
-        raise UsageError(_no_table(name, [own for r in self.results.values() for own in r.tables]))
+        raise UsageError(
+            _unknown_table_message(
+                name, [table_name for r in self.results.values() for table_name in r.tables]
+            )
+        )
 
     def __repr__(self) -> str:
         return f"<traceprof comparison {self.title}: {', '.join(self.results)}>"
@@ -114,12 +118,14 @@ class Comparison(PlainComparison):
         return facts_html(head.title, facts) + table
 
 
-def shown_comparison(found: PlainComparison) -> Comparison:
+def displayable_comparison(comparison: PlainComparison) -> Comparison:
     """Return a comparison in a form that notebooks can display."""
-    return Comparison(**{own.name: getattr(found, own.name) for own in fields(PlainComparison)})
+    return Comparison(
+        **{field.name: getattr(comparison, field.name) for field in fields(PlainComparison)}
+    )
 
 
-def _no_table(name: str, known: Sequence[str]) -> str:
+def _unknown_table_message(name: str, known: Sequence[str]) -> str:
     return f"unknown table {name!r}; use {', '.join(dict.fromkeys(known))}"
 
 
@@ -136,16 +142,22 @@ class Page:
     @property
     def headline(self) -> tuple[str, ...]:
         """The summary of the page, line by line."""
-        words = briefing_of(self._document)
-        found = self._document.results.get("findings")
-        advice = findings_for_people(found)[:_MOST_ADVICE] if found is not None else ()
-        said = (
-            *(as_warning(text) for text in words.warnings),
-            *(words.workload_line, *words.lost, words.pace, words.answer, *words.made_of),
-            *(_advice(number, row) for number, row in enumerate(advice, 1)),
-            words.nothing,
+        briefing = briefing_of(self._document)
+        findings = self._document.results.get("findings")
+        advice = findings_for_people(findings)[:_MAX_ADVICE] if findings is not None else ()
+        lines = (
+            *(as_warning(text) for text in briefing.warnings),
+            *(
+                briefing.workload_line,
+                *briefing.lost,
+                briefing.pace,
+                briefing.answer,
+                *briefing.made_of,
+            ),
+            *(_advice_line(number, row) for number, row in enumerate(advice, 1)),
+            briefing.nothing,
         )
-        return tuple(filter(None, said))
+        return tuple(filter(None, lines))
 
     def __str__(self) -> str:
         return render("text", self._document, Options(is_whole=True))
@@ -156,14 +168,14 @@ class Page:
     def _repr_html_(self) -> str:
         head = head_of(self._document)
         facts = [(head.where, ""), *(("", text) for text in (*head.caveats, *head.sentences))]
-        found = self._document.results.get("findings")
-        advice = "" if found is None else result_html(found, self._document.ranks)
+        findings = self._document.results.get("findings")
+        advice = "" if findings is None else result_html(findings, self._document.ranks)
         return facts_html(head.title, facts) + advice
 
 
-_MOST_ADVICE: Final = 3
+_MAX_ADVICE: Final = 3
 
 
-def _advice(number: int, finding: Mapping[str, Any]) -> str:
+def _advice_line(number: int, finding: Mapping[str, Any]) -> str:
     title = value_text(Unit.TEXT, finding["title"])
     return f"{number}. {title}: {saving_words(finding)}".removesuffix(": ")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from traceprof.api.results import Page, Result, shown
+from traceprof.api.results import Page, Result, displayable_result
 from traceprof.api.tables import Tables
 from traceprof.comparison import EXPLAIN
 from traceprof.comparison.explaining import explain
@@ -116,9 +116,9 @@ class Run(Tables):
         Raises:
             TraceprofError: a file cannot be read, or the window is not in this run.
         """
-        kept = summary_of(self, name_of_files(self.paths), {})
-        known = ((name, kept.measure(name)) for name in FIGURES)
-        return {name: value for name, value in known if value is not None}
+        summary = summary_of(self, name_of_files(self.paths), {})
+        measures = ((name, summary.measure(name)) for name in FIGURES)
+        return {name: value for name, value in measures if value is not None}
 
     def report(self, output: str | Path, *, title: str = "", force: bool = False) -> Path:
         """Write all tables and charts to one HTML page that works offline; return its path.
@@ -128,8 +128,8 @@ class Run(Tables):
             UsageError: the window is not in this run, or ``output`` cannot be written.
         """
         heading = title or self.paths[0].name
-        found = page(self, analysis_names())
-        text = render_report(found, self.within("all").of_ranks(), Options(title=heading))
+        document = page(self, analysis_names())
+        text = render_report(document, self.within("all").of_ranks(), Options(title=heading))
         write_file(Path(output), text, force=force, inputs=self.paths)
         return Path(output)
 
@@ -162,15 +162,15 @@ class Run(Tables):
             UsageError: the format or table does not exist, or the output cannot be written.
             TraceError: a file cannot be read.
         """
-        asked = tuple(check_analyses(results)) if results else ()
-        wanted = None if tables is None else check_tables(tables)
-        request = Request(Path(output), wanted, asked, ranks, force)
+        analyses = tuple(check_analyses(results)) if results else ()
+        table_names = None if tables is None else check_tables(tables)
+        request = Request(Path(output), table_names, analyses, ranks, force)
         opening = replace(self.opening, keeps_secrets=keep_secrets)
         run = open_run(self.paths, opening).within(self.window)
-        done = exporter_called(to).load()(run, request)
+        exported = exporter_called(to).load()(run, request)
         for note in caveats_of_stream(run).notes:
-            done.remark(note_text(note))
-        return done
+            exported.remark(note_text(note))
+        return exported
 
     def ops(
         self,
@@ -195,8 +195,8 @@ class Run(Tables):
             UsageError: ``name`` is not a regular expression, or the window is not in this run.
             NotRecordedError: the trace does not contain GPU activity.
         """
-        chosen = OperationFilter(name=name, kind=kind, n_rows=rows, longest_first=longest)
-        chunks = list(operations(self, chosen).chunks())
+        operation_filter = OperationFilter(name=name, kind=kind, n_rows=rows, longest_first=longest)
+        chunks = list(operations(self, operation_filter).chunks())
         frame = (Table.stacked(chunks) if chunks else OPERATIONS.of_rows()).to_frame()
         frame.attrs["remarks"] = sentences(caveats(self).notes)
         return frame
@@ -211,7 +211,7 @@ class Run(Tables):
             UsageError: a window is not in this run, or there is no window to compare with.
             NotRecordedError: no GPU was recorded in both windows.
         """
-        return shown(explain(self, window, against), EXPLAIN)
+        return displayable_result(explain(self, window, against), EXPLAIN)
 
     def query(self, sql: str, *, rows: int = 1_000_000, timeout_s: float = 60.0) -> pd.DataFrame:
         """Return the rows of a SELECT statement on the window (default: the whole run).
@@ -226,12 +226,12 @@ class Run(Tables):
             UsageError: the statement is invalid, is not a SELECT, or needs too much time or memory.
             TraceError: a file cannot be read.
         """
-        found = query(self, sql, Limits(n_rows=rows, seconds=timeout_s))
+        answer = query(self, sql, Limits(n_rows=rows, seconds=timeout_s))
         import pandas as pd
 
-        frame = pd.DataFrame(found.rows.rows, columns=list(found.rows.columns))
-        remarks = [*found.remarks, *sentences(found.caveats.notes)]
-        frame.attrs |= {"is_cut": found.rows.is_cut, "remarks": remarks}
+        frame = pd.DataFrame(answer.rows.rows, columns=list(answer.rows.columns))
+        remarks = [*answer.remarks, *sentences(answer.caveats.notes)]
+        frame.attrs |= {"is_cut": answer.rows.is_cut, "remarks": remarks}
         return frame
 
     def _repr_html_(self) -> str:
@@ -297,10 +297,10 @@ def open(
         is_one_run=one_run,
         is_cached=cache,
     )
-    return Run.over(open_run(several(paths), opening))
+    return Run.over(open_run(as_path_list(paths), opening))
 
 
-def several(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+def as_path_list(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
     """Return ``paths`` as a sequence; a single path becomes a list with one path."""
     return [paths] if isinstance(paths, str | Path) else paths
 

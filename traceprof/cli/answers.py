@@ -1,4 +1,4 @@
-"""The commands that answer about one trace or run: a page, one table, why a step is slow."""
+"""The commands that analyze one trace or run: its page, tables, findings, and slow steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
@@ -16,17 +17,25 @@ from traceprof.cli.options import (
     AsJson,
     AsMarkdown,
     Force,
+    FormattedOutput,
     RowCount,
     Saving,
     TracePaths,
     Wide,
     WindowText,
-    Written,
-    check_paths,
+    open_traces,
     option,
     with_options,
 )
-from traceprof.cli.output import Printing
+from traceprof.cli.output import (
+    Printing,
+    check_suffix,
+    out,
+    print_answer,
+    print_cached_answer,
+    terminal_options,
+)
+from traceprof.cli.parsing import check_paths
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,19 +53,17 @@ def analyze(
     rows: RowCount = 5,
     is_full: Annotated[bool, option("--full", "Also print all tables.")] = False,
     wide: Wide = False,
-    output: Written = None,
+    output: FormattedOutput = None,
     force: Force = False,
     *,
     saving: Saving,
 ) -> None:
     """Report where the step time of a trace or run goes and what would fix it, on one page."""
-    from traceprof.cli.output import print_kept
 
-    def answered() -> Answered:
+    def compute_answer() -> Answered:
         from traceprof.session.answer import page
-        from traceprof.session.run import open_run
 
-        return page(open_run(trace, opening).within(window))
+        return page(open_traces(trace, opening, window))
 
     printing = Printing(
         as_json=as_json,
@@ -67,11 +74,9 @@ def analyze(
         output=output,
         force=force,
     )
-    print_kept(("page", window), trace, opening, answered, printing)
+    print_cached_answer(("page", window), trace, opening, compute_answer, printing)
     if saving.is_wanted:
-        from traceprof.session.run import open_run
-
-        saving.keep(open_run(trace, opening).within(window), trace)
+        saving.keep(open_traces(trace, opening, window), trace)
 
 
 By: TypeAlias = Annotated[
@@ -110,33 +115,41 @@ def show(
     With no arguments, list the available tables.
     """
     if noun is None:
-        from textwrap import wrap
-
-        from traceprof.cli.output import out, terminal_options
-
-        of_nouns = [own for noun, own in measures.nouns().items() if noun != "findings"]
-        entries = [entry for own in of_nouns for entry in own]
-        width = max(len(entry.words) for entry in entries)
-        line_width = max(terminal_options().line_width, 2 * width)
-        margin = " " * (width + 2)
-        lines = (
-            wrap(f"{one.words:{width}}  {one.summary}", line_width, subsequent_indent=margin)
-            for one in entries
-        )
-        out("".join(f"{line}\n" for own in lines for line in own))
+        _list_tables()
         return
-    names = _names(noun, by, trace or [])
+    names = _analyses_of(noun, by, trace or [])
     if not check_paths(trace or []):
-        raise UsageError(f"missing TRACE: run `{_typed(noun, by)} TRACE`")
+        raise UsageError(f"missing TRACE: run `{_show_command(noun, by)} TRACE`")
     print_answers(names, trace or [], opening, window, printing)
 
 
-def _typed(noun: str, by: str | None) -> str:
+def _list_tables() -> None:
+    """Print the nouns of `traceprof show` with their summaries."""
+    entries = [
+        entry
+        for noun, noun_entries in measures.nouns().items()
+        if noun != "findings"
+        for entry in noun_entries
+    ]
+    width = max(len(entry.words) for entry in entries)
+    line_width = max(terminal_options().line_width, 2 * width)
+    margin = " " * (width + 2)
+    paragraphs = (
+        wrap(f"{entry.words:{width}}  {entry.summary}", line_width, subsequent_indent=margin)
+        for entry in entries
+    )
+    out("".join(f"{line}\n" for lines in paragraphs for line in lines))
+
+
+def _show_command(noun: str, by: str | None) -> str:
     return f"traceprof show {noun}" + (f" --by {by}" if by else "")
 
 
-def shown_alone(noun: str) -> Callable[..., None]:
-    """Return the command that shows ``noun``, or a table of that name, without `show`."""
+def table_command(noun: str) -> Callable[..., None]:
+    """Return a command that prints the table ``noun`` as `traceprof show NOUN` does.
+
+    ``noun`` is also accepted if it is the name of an analysis.
+    """
 
     def command(
         opening: Opening,
@@ -167,43 +180,48 @@ def print_answers(
     window: str | None,
     printing: Printing,
 ) -> None:
-    """Run the analyses ``names`` and print them."""
-    from traceprof.cli.output import print_kept
+    """Run the analyses ``names`` on the trace or run in ``paths``, and print their tables.
 
+    Raises:
+        UsageError: several tables were requested as CSV, or the output cannot be written.
+    """
     if printing.renderer == "csv" and len(names) > 1:
         raise UsageError(
             "CSV output contains one table: name one, as in `traceprof show kernels TRACE --csv`"
         )
 
-    def answered() -> Answered:
+    def compute_answer() -> Answered:
         from traceprof.session.answer import answer
-        from traceprof.session.run import open_run
 
-        return answer(open_run(paths, opening).within(window), names, strict=True)
+        return answer(open_traces(paths, opening, window), names, strict=True)
 
-    print_kept(("answers", tuple(names), window), paths, opening, answered, printing)
+    print_cached_answer(("answers", tuple(names), window), paths, opening, compute_answer, printing)
 
 
-def _names(text: str, by: str | None, paths: list[Path]) -> list[str]:
-    """Return the analyses that ``text`` names, each once."""
+def _analyses_of(nouns: str, by: str | None, paths: list[Path]) -> list[str]:
+    """Return the names of the analyses for a comma-separated list of nouns, without repeats.
+
+    Raises:
+        UsageError: a file is named where a table is expected, or a noun does not exist.
+    """
     known = {*measures.nouns(), *measures.analysis_names(), *measures.FORMER_NAMES}
     names: dict[str, None] = {}
-    for noun in filter(None, text.split(",")):
+    for noun in filter(None, nouns.split(",")):
         if noun not in known and Path(noun).exists():
-            later = next((str(path) for path in paths if str(path) in known), "NOUN")
+            table = next((str(path) for path in paths if str(path) in known), "NOUN")
             raise UsageError(
                 f"expected the name of a table before {noun}, which is a file: run "
-                f"`{_typed(later, by)} {noun}`"
+                f"`{_show_command(table, by)} {noun}`"
             )
         names |= dict.fromkeys(measures.names_shown(noun, by))
     return [*names]
 
 
-_FEW_ROWS: Final = 4
-_ALL_ROWS: Final = 40
+_EXPLAIN_ROWS: Final = 4
+_WATERFALL_ROWS: Final = 40
 
 
-@partial(with_options, rows=_FEW_ROWS)
+@partial(with_options, rows=_EXPLAIN_ROWS)
 def explain(
     opening: Opening,
     trace: Annotated[
@@ -246,8 +264,6 @@ def explain(
 
     The listed causes add up to the difference.
     """
-    from traceprof.cli.output import print_kept
-
     paths = list(trace or ())
     if window is not None and (not paths or Path(window).exists()):
         paths, window = [*paths, Path(window)], None
@@ -258,19 +274,20 @@ def explain(
     if ideal and against is not None:
         raise UsageError("--ideal compares a step with the hardware peaks: remove --against")
 
-    def answered() -> Answered:
-        from traceprof.comparison.explaining import explain as explained
+    def compute_answer() -> Answered:
+        from traceprof.comparison.explaining import explain as explain_step
         from traceprof.session.answer import answer
-        from traceprof.session.run import open_run
 
-        run = open_run(paths, opening)
+        run = open_traces(paths, opening)
         if ideal:
-            return answer(run if window is None else run.within(window), ["ideal"], strict=True)
-        return explained(run, str(window), against)
+            return answer(run.within(window), ["ideal"], strict=True)
+        return explain_step(run, str(window), against)
 
-    if ideal and printing.rows == _FEW_ROWS:  # a waterfall is read as a whole
-        printing = replace(printing, rows=_ALL_ROWS)
-    print_kept(("explain", window, against, ideal), paths, opening, answered, printing)
+    if ideal and printing.rows == _EXPLAIN_ROWS:  # a waterfall needs all of its rows
+        printing = replace(printing, rows=_WATERFALL_ROWS)
+    print_cached_answer(
+        ("explain", window, against, ideal), paths, opening, compute_answer, printing
+    )
 
 
 @partial(with_options, rows=12)
@@ -291,16 +308,14 @@ def memory(
     For a trace, use the snapshots that `record --memory` saved next to it. If there are none, use
     the memory samples in the trace.
     """
-    from traceprof.snapshots.measured import memory as held
+    from traceprof.snapshots.measured import memory as measure_memory
     from traceprof.snapshots.reading import snapshots_of
 
-    found = snapshots_of(trace)
-    if found and window is not None:
+    snapshots = snapshots_of(trace)
+    if snapshots and window is not None:
         raise UsageError("--window does not apply to a memory snapshot: remove it, or name a trace")
-    if found:
-        from traceprof.cli.output import print_answer
-
-        print_answer(lambda: held(found), printing, found)
+    if snapshots:
+        print_answer(lambda: measure_memory(snapshots), printing, snapshots)
     else:
         print_answers(["memory"], check_paths(trace), opening, window, printing)
 
@@ -311,14 +326,13 @@ def info(
     trace: TracePaths,
     as_json: AsJson = False,
     rows: RowCount = 8,
-    output: Written = None,
+    output: FormattedOutput = None,
     force: Force = False,
 ) -> None:
     """List the contents of a trace or run: profiler, machines, ranks, tables.
 
     traceprof does not read whole databases for this list.
     """
-    from traceprof.cli.output import check_suffix, terminal_options
     from traceprof.session.run_cache import RunCache
 
     printing = Printing(as_json, output=output, force=force)
@@ -328,7 +342,7 @@ def info(
     is_file = output is not None
     options = None if printing.renderer == "json" else terminal_options(rows, is_file=is_file)
 
-    def described() -> list[str]:
+    def render_text() -> list[str]:
         from traceprof.session.contents import describe
 
         contents = describe(trace, opening)
@@ -340,4 +354,4 @@ def info(
 
         return [render_contents(contents, options)]
 
-    printing.put(RunCache.of(trace, opening).texts(("info", options), described)[0], trace)
+    printing.put(RunCache.of(trace, opening).texts(("info", options), render_text)[0], trace)

@@ -1,4 +1,4 @@
-"""The commands that hold runs against one another: two of them, or sizes, jobs, targets, nodes."""
+"""The commands that compare runs: two runs, numbers of GPUs, elastic jobs, accuracy, and nodes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceprof.cli import completion
-from traceprof.cli.options import (
-    DatabaseFile,
-    WindowText,
-    check_paths,
-    each_of,
-    option,
-    with_options,
-)
-from traceprof.cli.output import Printing, print_answer, write_page
+from traceprof.cli.options import DatabaseFile, WindowText, open_traces, option, with_options
+from traceprof.cli.output import Printing, print_answer, write_output
+from traceprof.cli.parsing import check_paths, split_lists
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,20 +68,24 @@ def compare(
     to_page = replace(printing, output=page)
     to_page.check(inputs)
     printing.check(inputs)
-    found = compare_named(
+    comparison = compare_named(
         base, new, limits=max_regression or (), opening=opening, window=window, db=db
     )
     is_whole = full or printing.renderer in ("json", "csv")
     shown = replace(printing, tables=(table,) if table else (), cuts_markdown=True)
-    print_answer(lambda: found if is_whole else brief(found), shown, inputs)
+    print_answer(lambda: comparison if is_whole else brief(comparison), shown, inputs)
     if page is not None:
         from traceprof.render.registry import Options
         from traceprof.render.report.compared import render_compared
 
-        write_page(
-            page, render_compared(found, Options(rows=None)), force=printing.force, inputs=inputs
+        write_output(
+            page,
+            render_compared(comparison, Options(rows=None)),
+            force=printing.force,
+            inputs=inputs,
+            is_page=True,
         )
-    failed_limits(found)
+    failed_limits(comparison)
 
 
 @partial(with_options, rows=40)
@@ -141,8 +139,8 @@ def scaling(
         lambda: compared(
             summaries_of(runs, opening, db),
             base=base,
-            by=each_of(by),
-            ignored=each_of(ignore),
+            by=split_lists(by),
+            ignored=split_lists(ignore),
             assumed=kind,
         ),
         printing,
@@ -241,6 +239,11 @@ def accuracy(
 
 
 def _target(text: str | None) -> float | None:
+    """Return the target value of ``text``: "0.759", or "75.9%" as 0.759.
+
+    Raises:
+        UsageError: ``text`` is not a number.
+    """
     if text is None:
         return None
     try:
@@ -273,7 +276,6 @@ def nodes(
     from traceprof.comparison.iterations import iterations_of_run
     from traceprof.comparison.nodes import nodes as compared
     from traceprof.comparison.runs_named import name_of
-    from traceprof.session.run import open_run
 
-    each = (iterations_of_run(open_run([path], opening), name_of(path)) for path in runs)
+    each = (iterations_of_run(open_traces([path], opening), name_of(path)) for path in runs)
     print_answer(lambda: compared(list(chain.from_iterable(each))), printing, runs)

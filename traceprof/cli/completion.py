@@ -1,4 +1,4 @@
-"""What the shell offers while one types: nouns and their ways, windows, columns, kept runs."""
+"""Shell completion of nouns, `--by` values, windows, steps, columns, and saved runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from traceprof.measures import Entry, load_analysis
 from traceprof.measures import nouns as known_nouns
 from traceprof.processes import run_traceprof
 
-Offered = list[tuple[str, str]]
-"""What may stand there, each with a line of help."""
+Completions = list[tuple[str, str]]
+"""Possible completions, each with a line of help."""
 
-_MOST: Final = 100
-"""Of more steps those that take the longest are offered."""
-_PATIENCE_S: Final = 3.0
-_CONVERTED: Final = (".nsys-rep", ".qdrep", ".qdstrm")
-_ASKED: Final = (
+_MAX_STEPS: Final = 100
+"""The maximum number of completions for steps. The longest steps are offered first."""
+_READING_TIMEOUT_S: Final = 3.0
+_EXPORTED_SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
+_STEPS_COMMAND: Final = (
     *("show", "steps", "--window", "all", "--jobs", "1"),
     *("--json", "--columns", "step,duration_ns", "--"),
 )
@@ -35,91 +35,110 @@ _WINDOWS = (
 )
 
 
-def _beginning(incomplete: str, known: Iterable[tuple[str, str]]) -> Offered:
-    """Return those of ``known`` that go on as the last part of a list with commas does."""
-    done, comma, begun = incomplete.rpartition(",")
-    return [(f"{done}{comma}{name}", told) for name, told in known if name.startswith(begun)]
+def _complete_list(incomplete: str, known: Iterable[tuple[str, str]]) -> Completions:
+    """Return the names in ``known`` that complete the last item of a comma-separated list."""
+    previous, comma, prefix = incomplete.rpartition(",")
+    return [
+        (f"{previous}{comma}{name}", help_text)
+        for name, help_text in known
+        if name.startswith(prefix)
+    ]
 
 
-def nouns(incomplete: str) -> Offered:
-    """Return what there is to show."""
-    return _beginning(
+def nouns(incomplete: str) -> Completions:
+    """Return the nouns of `traceprof show`."""
+    return _complete_list(
         incomplete, ((noun, entries[0].summary) for noun, entries in known_nouns().items())
     )
 
 
-def _shown(context: typer.Context) -> tuple[Entry, ...]:
+def _typed_entries(context: typer.Context) -> tuple[Entry, ...]:
+    """Return the tables of the noun on the command line, or nothing if it has no noun."""
     known = known_nouns()
-    # What stands before an option without its value is not read, only kept.
-    said = (context.params.get("noun"), context.info_name, *context.args)
-    return next((known[word] for word in said if word in known), ())
+    # click does not parse the words before an option without its value. They are in `args`.
+    words = (context.params.get("noun"), context.info_name, *context.args)
+    return next((known[word] for word in words if word in known), ())
 
 
-def ways(context: typer.Context, incomplete: str) -> Offered:
-    """Return by what the noun that was typed is shown."""
-    return _beginning(incomplete, ((e.way, e.summary) for e in _shown(context) if e.way))
+def ways(context: typer.Context, incomplete: str) -> Completions:
+    """Return the `--by` values of the noun on the command line."""
+    return _complete_list(
+        incomplete, ((e.way, e.summary) for e in _typed_entries(context) if e.way)
+    )
 
 
-def columns(context: typer.Context, incomplete: str) -> Offered:
-    """Return the columns of the tables that the noun is shown by."""
+def columns(context: typer.Context, incomplete: str) -> Completions:
+    """Return the columns of the tables of the noun (and `--by` value) on the command line."""
     by = context.params.get("by")
-    entries = [e for e in _shown(context) if by is None or e.way in str(by).split(",")]
+    entries = [e for e in _typed_entries(context) if by is None or e.way in str(by).split(",")]
     specs = (load_analysis(entry.name).spec for entry in entries)
-    found = {column.name: column.meaning for spec in specs for t in spec.tables for column in t}
-    return _beginning(incomplete, found.items())
+    meanings = {column.name: column.meaning for spec in specs for t in spec.tables for column in t}
+    return _complete_list(incomplete, meanings.items())
 
 
-def windows(incomplete: str) -> Offered:
-    """Return windows that every trace has, or may have."""
-    return [(name, told) for name, told in _WINDOWS if name.startswith(incomplete)]
+def windows(incomplete: str) -> Completions:
+    """Return common windows, without reading the trace. A trace may lack some of them."""
+    return [(name, help_text) for name, help_text in _WINDOWS if name.startswith(incomplete)]
 
 
-def steps(context: typer.Context, incomplete: str) -> Offered:
-    """Return the steps of the trace that was typed; without one the shell offers files."""
-    given = context.params
-    typed = [*map(str, given.get("trace") or ()), str(given.get("window") or ""), *context.args]
-    # bash takes "step:3" for three words
-    before = f"{typed[-2]}:" if typed[-1] == ":" and len(typed) > 1 else ""
+def steps(context: typer.Context, incomplete: str) -> Completions:
+    """Return the steps of the traces on the command line, or nothing if it names no trace.
+
+    The shell offers files if there are no completions.
+    """
+    params = context.params
+    typed = [*map(str, params.get("trace") or ()), str(params.get("window") or ""), *context.args]
+    # bash splits "step:3" into three words.
+    typed_prefix = f"{typed[-2]}:" if typed[-1] == ":" and len(typed) > 1 else ""
     traces = [word for word in typed if word and Path(word).exists()]
     known = list(_steps_of(traces)) if traces else []
     if known:
         known.insert(0, ("slowest", "the longest step"))
-    fit = ((name, told) for name, told in known if name.startswith(f"{before}{incomplete}"))
-    return [(name.removeprefix(before), told) for name, told in fit][:_MOST]
+    matches = (
+        (name, duration)
+        for name, duration in known
+        if name.startswith(f"{typed_prefix}{incomplete}")
+    )
+    return [(name.removeprefix(typed_prefix), duration) for name, duration in matches][:_MAX_STEPS]
 
 
 def _steps_of(traces: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the steps, the longest first, of traces that need no other program to be read.
+    """Yield the steps of ``traces`` and their durations, longest first.
 
-    Another process tells them, which prints nothing here, and is ended where that takes long.
+    Another process reads the traces, so that nothing is printed here. It is killed after
+    `_READING_TIMEOUT_S`. Yield nothing if a trace needs another program to convert it.
     """
     import json
 
     from traceprof.units import format_duration
 
     files = (file for one in map(Path, traces) for file in (one, *one.glob("*")))
-    if any(file.suffix in _CONVERTED for file in files):
+    if any(file.suffix in _EXPORTED_SUFFIXES for file in files):
         return
-    said = run_traceprof((*_ASKED, *traces), _PATIENCE_S)
-    if said is None:
+    output = run_traceprof((*_STEPS_COMMAND, *traces), _READING_TIMEOUT_S)
+    if output is None:
         return
-    found = json.loads(said)["results"]["steps"]
-    what = "pattern" if found["scalars"]["is_pattern"]["value"] else "step"
-    rows = sorted(found["tables"]["steps"]["rows"], key=lambda row: row["duration_ns"] or 0)
-    lengths = {f"{what}:{row['step']}": row["duration_ns"] for row in rows}  # of the slowest rank
+    result = json.loads(output)["results"]["steps"]
+    unit = "pattern" if result["scalars"]["is_pattern"]["value"] else "step"
+    rows = sorted(result["tables"]["steps"]["rows"], key=lambda row: row["duration_ns"] or 0)
+    # Rows are in ascending order, so a step keeps the duration of its slowest rank.
+    lengths = {f"{unit}:{row['step']}": row["duration_ns"] for row in rows}
     yield from ((name, format_duration(ns)) for name, ns in reversed(lengths.items()))
 
 
-def runs(context: typer.Context, incomplete: str) -> Offered:
-    """Return the runs that are kept; files are offered by the shell where none begins so."""
-    return [(name, told) for name, told in _kept(context) if name.startswith(incomplete)]
+def runs(context: typer.Context, incomplete: str) -> Completions:
+    """Return the saved runs with their labels; nothing if the database cannot be read.
 
-
-def _kept(context: typer.Context) -> Iterator[tuple[str, str]]:
+    The shell offers files if no run matches.
+    """
     from traceprof.store import Store
 
     try:
-        for run in Store.at(context.params.get("db")).listed():
-            yield run.name, ", ".join(f"{key}={value}" for key, value in run.labels.items())
+        saved = Store.at(context.params.get("db")).listed()
     except TraceprofError:
-        return
+        return []
+    return [
+        (run.name, ", ".join(f"{key}={value}" for key, value in run.labels.items()))
+        for run in saved
+        if run.name.startswith(incomplete)
+    ]

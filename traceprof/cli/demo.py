@@ -37,7 +37,7 @@ def demo(
 
     The sample is a training run of a convolutional network on an H100. No GPU is needed.
     """
-    from traceprof.cli.output import Printing, message, out, print_kept
+    from traceprof.cli.output import Printing, message, out, print_cached_answer
     from traceprof.cli.pages import write_report
     from traceprof.files import check_target, write_file
     from traceprof.session.options import Opening
@@ -60,7 +60,7 @@ def demo(
 
         return page(open_run([trace]))
 
-    print_kept(("page", None), [trace], Opening(), answered, Printing(rows=5))
+    print_cached_answer(("page", None), [trace], Opening(), answered, Printing(rows=5))
     write_report([trace], page, Opening(), force=force)
     out(
         "\nTry it on your program or trace:\n"

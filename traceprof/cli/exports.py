@@ -1,4 +1,4 @@
-"""The commands that write a trace as other files: a window of it, or a form of other tools."""
+"""The commands that write a trace to other files: a window of it, or a format of another tool."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from traceprof.cli.options import (
     KeepSecrets,
     RankList,
     TracePaths,
-    numbers_of,
+    open_traces,
     option,
     with_options,
 )
+from traceprof.cli.output import ProgressLine, message, print_notes
+from traceprof.cli.parsing import numbers_of
 from traceprof.errors import UsageError
 from traceprof.export import EXPORTERS
+from traceprof.files import check_target
 
 if TYPE_CHECKING:
     from traceprof.session.options import Opening
 
-_OF_RESULTS = ("parquet", "arrow", "csv", "openmetrics")
-_FORMS = ", ".join(one.name for one in EXPORTERS)
+_RESULT_FORMATS = ("parquet", "arrow", "csv", "openmetrics")
+_FORMAT_NAMES = ", ".join(exporter.name for exporter in EXPORTERS)
 
 
 @with_options
@@ -66,33 +69,25 @@ def cut(
 
     The other tools that read the original trace can also open the smaller one.
     """
-    from traceprof.cli.output import ProgressLine, message, print_caveats
-    from traceprof.files import check_target
-    from traceprof.render.formatting import note_text
     from traceprof.session.caveats import caveats_of_stream
     from traceprof.session.cutting import Cutting, cut_run, cut_steps
-    from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
     names = None if tables is None else [name.strip() for name in tables.split(",")]
     cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_secrets)
-    run = open_run(trace, opening).within(window)
+    run = open_traces(trace, opening, window)
     if split is None:
         if len(trace) == 1 and trace[0].is_file():
             check_target(output, force=force, inputs=trace)
-        cuts, selection = cut_run(
-            run, output, cutting, force=force, progress=ProgressLine("cutting")
-        )
-        notes = selection.notes
+        progress = ProgressLine("cutting")
+        cuts, selection = cut_run(run, output, cutting, force=force, progress=progress)
+        print_notes(selection.notes)
     else:
         cuts, _ = cut_steps(run, output, cutting, progress=ProgressLine("cutting"))
-        notes = ()
-    for note in notes:
-        message(note_text(note))
     for remark in cuts.remarks:
         message(remark)
     if run.is_read:
-        print_caveats(caveats_of_stream(run))
+        print_notes(caveats_of_stream(run).notes)
     files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
     size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
     message(f"wrote {output} ({files}{size})")
@@ -106,9 +101,9 @@ def export(
         str,
         option(
             "--to",
-            f"Format to write: {_FORMS}.",
+            f"Format to write: {_FORMAT_NAMES}.",
             "FORM",
-            autocompletion=lambda: [(one.name, one.summary) for one in EXPORTERS],
+            autocompletion=lambda: [(exporter.name, exporter.summary) for exporter in EXPORTERS],
         ),
     ],
     output: Annotated[Path, option("--output -o", "File to write, or new folder.", "PATH")],
@@ -139,34 +134,33 @@ def export(
     force: Force = False,
 ) -> None:
     """Convert a trace for other tools: Perfetto, Parquet, CSV, TensorBoard, and more."""
-    from traceprof.cli.output import ProgressLine, message, print_caveats
     from traceprof.export import exporter_called
     from traceprof.export.request import Request, check_analyses, check_tables
     from traceprof.session.caveats import caveats_of_stream
-    from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
     exporter = exporter_called(to)
-    asked = [] if results is None else check_analyses(_names(results))
-    if asked and to not in _OF_RESULTS:
-        known = ", ".join(_OF_RESULTS)
+    analyses = [] if results is None else check_analyses(_split_names(results))
+    if analyses and to not in _RESULT_FORMATS:
+        known = ", ".join(_RESULT_FORMATS)
         raise UsageError(f"--results does not work with --to {to}; use one of: {known}")
     request = Request(
         output,
-        None if tables is None else check_tables(_names(tables)),
-        tuple(asked),
+        None if tables is None else check_tables(_split_names(tables)),
+        tuple(analyses),
         numbers_of(ranks),
         force,
         ProgressLine("exporting"),
     )
-    run = open_run(trace, replace(opening, keeps_secrets=keep_secrets)).within(window)
-    done = exporter.load()(run, request)
-    for remark in done.remarks:
+    run = open_traces(trace, replace(opening, keeps_secrets=keep_secrets), window)
+    exported = exporter.load()(run, request)
+    for remark in exported.remarks:
         message(remark)
-    print_caveats(caveats_of_stream(run))
-    size = f"{format_count(done.n_rows)} rows, {format_bytes(done.n_bytes)}"
+    print_notes(caveats_of_stream(run).notes)
+    size = f"{format_count(exported.n_rows)} rows, {format_bytes(exported.n_bytes)}"
     message(f"wrote {output} ({size})")
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
+    """Return the names in a comma-separated list, without empty ones."""
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,4 +1,8 @@
-"""Options that several commands share, declared once: types, and groups behind one parameter."""
+"""Options that several commands share.
+
+A type alias declares one option. The functions in `_GROUPS` declare a group of options; a command
+gets all of them with one parameter (``opening``, ``printing``, or ``saving``).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
@@ -16,86 +19,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from traceprof.cli import completion
-from traceprof.cli.output import Printing, detail, message, speak
-from traceprof.cli.progress import reading_shown
+from traceprof.cli.output import VERBOSITY, Printing, detail, message
+from traceprof.cli.parsing import check_paths, labels_of, split_lists
+from traceprof.cli.progress import show_reading_progress
 from traceprof.errors import UsageError
-from traceprof.files import are_large_files, is_there
-from traceprof.measures import FORMER_NAMES, analysis_names
+from traceprof.files import are_large_files
 
 if TYPE_CHECKING:
+    from traceprof.session.options import Opening
     from traceprof.session.run import Run
     from traceprof.store import Store
 
-OLD_NAMES: Final = FORMER_NAMES
-"""Analyses that were called otherwise; every analysis is also a command that is not listed."""
 
-
-def looks_like_a_path(text: str) -> bool:
-    """Return whether somebody who writes ``text`` means a file, whether it is there or not."""
-    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
-
-
-def check_paths(paths: list[Path]) -> list[Path]:
-    """Return ``paths``, which may be traces.
-
-    Raises:
-        UsageError: one is an option, or the name of a table; the message says what was meant.
-    """
-    for path in paths:
-        name = str(path)
-        if is_there(name):
-            continue
-        if name.startswith("-"):
-            raise UsageError(f"expected a trace, not {name!r}: put options before `--`")
-        close = [] if looks_like_a_path(name) else get_close_matches(name, analysis_names(), n=1)
-        if close:
-            files = shlex.join(one for one in map(str, paths) if looks_like_a_path(one)) or "TRACE"
-            said = "is a table, not a trace" if close[0] == name else "is not a table or a trace"
-            raise UsageError(f"{name!r} {said}: run `traceprof show {close[0]} {files}`")
-    return paths
-
-
-def labels_of(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return the labels that ``texts`` name: "network=calico".
-
-    Raises:
-        UsageError: one is no KEY=VALUE.
-    """
-    labels = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not (name.strip() and equals):
-            raise UsageError(f"label {text!r}: expected KEY=VALUE, such as network=calico")
-        labels[name.strip()] = value
-    return labels
-
-
-def numbers_of(text: str | None) -> list[int] | None:
-    """Return the numbers in ``0,2..5``.
-
-    Raises:
-        UsageError: it is no such list.
-    """
-    if text is None:
-        return None
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()):
-            raise UsageError(f"{text}: expected numbers, such as 0,2..5")
-        numbers += range(int(first), int(last if dots else first) + 1)
-    return numbers
-
-
-def each_of(texts: list[str] | None) -> list[str]:
-    """Return what an option was given, several times or with commas."""
-    parts = (part.strip() for text in texts or () for part in text.split(","))
-    return [part for part in parts if part]
-
-
-def option(flags: str, told: str, metavar: str = "", **more: Any) -> Any:
-    """Return an option: its flags, its help, and what its value is called."""
-    return typer.Option(*flags.split(), help=told, metavar=metavar or None, **more)
+def option(flags: str, help_text: str, metavar: str = "", **more: Any) -> Any:
+    """Return an option with its space-separated flags, its help, and the name of its value."""
+    return typer.Option(*flags.split(), help=help_text, metavar=metavar or None, **more)
 
 
 TracePaths: TypeAlias = Annotated[
@@ -136,7 +74,7 @@ ColumnList: TypeAlias = Annotated[
 Output: TypeAlias = Annotated[
     Path | None, option("--output -o", "Write to FILE. Default: standard output.", "FILE")
 ]
-Written: TypeAlias = Annotated[
+FormattedOutput: TypeAlias = Annotated[
     Path | None,
     option(
         "--output -o",
@@ -178,9 +116,24 @@ LabelTexts: TypeAlias = Annotated[
 ]
 
 
+def open_traces(
+    paths: Sequence[Path], opening: Opening | None = None, window: str | None = None
+) -> Run:
+    """Open the trace or run in ``paths`` with a window; None is the default window.
+
+    Nothing is read yet. The modules that read traces are imported now, not for the help.
+    """
+    from traceprof.session.run import open_run
+
+    return open_run(paths, opening).within(window)
+
+
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Whether and how a run is kept: it is where it gets a name or a label, too."""
+    """Whether to save a run in the database of runs, and its name and labels there.
+
+    ``is_wanted`` is also True if the user gave a name or a label without `--save`.
+    """
 
     is_wanted: bool
     name: str | None
@@ -188,9 +141,9 @@ class Saving:
     db: Path | None
 
     def keep(self, run: Run, paths: Sequence[Path], *, numbered: bool = False) -> None:
-        """Keep ``run``, which lies in ``paths``, and say so.
+        """Save ``run``, whose files are ``paths``, in the database, and print its name.
 
-        ``numbered``: a name that is taken gets a number, even where the user chose it.
+        ``numbered``: add a number to a name that is taken, even if the user chose the name.
 
         Raises:
             UsageError: the name is taken.
@@ -202,11 +155,11 @@ class Saving:
         store = Store.at(self.db)
         summary = summary_of(run, self.name or name_of_files(paths), self.labels)
         numbered = numbered or self.name is None
-        say_kept(store, store.add(with_places(summary), numbered=numbered))
+        print_saved(store, store.add(with_places(summary), numbered=numbered))
 
 
-def say_kept(store: Store, name: str) -> None:
-    """Say that a run was kept, and how to see it."""
+def print_saved(store: Store, name: str) -> None:
+    """Print a message that a run was saved, with the command that shows it."""
     message(
         f"saved as {name} in {store.path}; show it with `traceprof runs show {shlex.quote(name)}`"
     )
@@ -290,15 +243,14 @@ def _opening(
         option("--no-cache", "Do not read or write the cache (like TRACEPROF_CACHE=0)."),
     ] = False,
 ) -> Any:
-    """Return what the options say that a trace cannot know."""
+    """Return the options for opening a trace: facts that the trace does not contain."""
     from traceprof.cache.entries import VARIABLE
     from traceprof.session.options import Align, Opening, split_cluster
 
     if no_cache:
-        os.environ[VARIABLE] = "0"  # whatever reads for this command, in other processes too
-    ways = [way.value for way in Align]
-    if align not in ways:
-        raise UsageError(f"--align {align}: expected one of {', '.join(ways)}")
+        os.environ[VARIABLE] = "0"  # also for the processes that this command starts
+    if align not in (methods := [method.value for method in Align]):
+        raise UsageError(f"--align {align}: expected one of {', '.join(methods)}")
     scheduler, hosts = split_cluster(cluster) if cluster else ("", None)
     return Opening(
         rules=rules,
@@ -330,17 +282,17 @@ def _printing(
     rows: RowCount = 25,
     columns: ColumnList = None,
     wide: Wide = False,
-    output: Written = None,
+    output: FormattedOutput = None,
     force: Force = False,
 ) -> Printing:
-    """Return how a result is printed, and where."""
+    """Return the format, the extent, and the output file of a result."""
     return Printing(
         as_json,
         as_csv,
         as_markdown,
         rows,
         is_wide=wide,
-        columns=tuple(dict.fromkeys(each_of([columns]))) if columns else (),
+        columns=tuple(dict.fromkeys(split_lists([columns]))) if columns else (),
         output=output,
         force=force,
     )
@@ -354,7 +306,7 @@ def _saving(
     label: LabelTexts = None,
     db: DatabaseFile = None,
 ) -> Saving:
-    """Return whether and how a run is kept."""
+    """Return whether to save the run in the database, and its name and labels there."""
     if name is not None:
         from traceprof.store import check_name
 
@@ -367,82 +319,94 @@ _GROUPS: Final[Mapping[str, Callable[..., Any]]] = {
     "saving": _saving,
     "opening": _opening,
 }
-"""What makes a value of many options: their parameters are those of a command that takes it."""
+"""For each parameter that stands for a group of options: the function that makes its value.
+
+The parameters of the function are the options that a command with this parameter gets.
+"""
 
 SHARED: Final = frozenset(inspect.signature(_opening).parameters)
 """The options of every command that reads traces."""
 
 
-def _speaking(
+def set_verbosity(
     quiet: Annotated[bool, option("--quiet -q", "Print only errors.")] = False,
     verbose: Annotated[bool, option("--verbose -v", "Print each action and how long it took.")] = (
         False
     ),
 ) -> None:
-    """Say as much as is wanted on standard error."""
-    speak(quiet=quiet, verbose=verbose)
+    """Set which messages are printed on standard error from now on."""
+    VERBOSITY.update(quiet=quiet, verbose=verbose)
 
 
-_FILES_AT_ONCE: Final = {"compare": 2, "view": 0}
-"""So many files, of one rank each, does a command look at one after the other, if not 1.
+_FILES_READ_ONE_BY_ONE: Final = {"compare": 2, "view": 0}
+"""The number of files, of one rank each, that a command reads one after the other. Default: 1.
 
-`view` waits for its user: it gives memory back meanwhile.
+With this number of large files, the process keeps freed memory for reuse, which is faster. `view`
+returns freed memory to the system, because it stays idle while it waits for its user.
 """
 
 
 def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..., None]:
-    """Give ``command`` the options behind its parameters that `_GROUPS` knows, and --quiet.
+    """Return ``command`` with the options of its `_GROUPS` parameters, --quiet, and --verbose.
 
-    Those of ``opening`` come last, the others in their place; ``rows`` is how many rows it prints.
+    The options of ``opening`` come last. Other groups replace their parameter in its place.
+    ``rows`` is the default of --rows.
     """
     signature = inspect.signature(command)
-    taken = {
+    groups = {
         name: _parameters(make) for name, make in _GROUPS.items() if name in signature.parameters
     }
-    own: list[inspect.Parameter] = []
+    opening_parameters = groups.get("opening", [])
+    options: list[inspect.Parameter] = []
     for parameter in _parameters(command):
-        own += taken.get(parameter.name, [parameter])
-    last = taken.get("opening", [])
-    own = [*(one for one in own if one not in last), *last, *_parameters(_speaking)]
-    if "printing" in taken:
-        own = [one.replace(default=rows) if one.name == "rows" else one for one in own]
+        if parameter.name != "opening":
+            options += groups.get(parameter.name, [parameter])
+    options += [*opening_parameters, *_parameters(set_verbosity)]
+    if "printing" in groups:
+        options = [
+            parameter.replace(default=rows) if parameter.name == "rows" else parameter
+            for parameter in options
+        ]
 
     @wraps(command)
-    def opened(**given: Any) -> None:
-        _speaking(is_quiet := given.pop("quiet"), given.pop("verbose"))
-        made = {
-            name: _GROUPS[name](**{one.name: given.pop(one.name) for one in parameters})
-            for name, parameters in taken.items()
+    def opened(**values: Any) -> None:
+        set_verbosity(is_quiet := values.pop("quiet"), values.pop("verbose"))
+        group_values = {
+            name: _GROUPS[name](**{option.name: values.pop(option.name) for option in parameters})
+            for name, parameters in groups.items()
             if name != "opening"
         }
-        if "opening" not in taken:
-            command(**given, **made)
+        if "opening" not in groups:
+            command(**values, **group_values)
             return
+
         from traceprof.processes import keep_freed_memory
 
-        said = {one.name: given.pop(one.name) for one in last}
-        # Those of one command may be names of kept runs, a statement of SQL, a word between two.
-        words = [word for value in given.values() if isinstance(value, list) for word in value]
-        if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and are_large_files(words):
+        opening_values = {option.name: values.pop(option.name) for option in opening_parameters}
+        # The words are files, names of saved runs, an SQL statement, or `vs` between runs.
+        words = [word for value in values.values() if isinstance(value, list) for word in value]
+        if len(words) == _FILES_READ_ONE_BY_ONE.get(command.__name__, 1) and are_large_files(words):
             keep_freed_memory()
-        with reading_shown([] if is_quiet else words):
-            began = time.monotonic()
-            command(**given, **made, opening=_opening(**said))
-            detail(f"took {time.monotonic() - began:.2f} s")
+        with show_reading_progress([] if is_quiet else words):
+            started_s = time.monotonic()
+            command(**values, **group_values, opening=_opening(**opening_values))
+            detail(f"took {time.monotonic() - started_s:.2f} s")
 
     vars(opened).pop("__wrapped__")
-    opened.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    opened.__annotations__ = {parameter.name: parameter.annotation for parameter in own}
+    opened.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    opened.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
     return opened
 
 
 @cache
 def _parameters(command: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of ``command`` with their annotations, all by position or name."""
-    # What opens is imported when a command runs, not for its signature.
+    """Return the parameters of ``command`` with resolved annotations, none of them keyword-only."""
+    # The modules of these types are imported when a command runs, not for its signature.
     names = dict.fromkeys(("Opening", "Run", "Store"), object)
     hints = get_type_hints(command, localns=names, include_extras=True)
     return [
-        one.replace(annotation=hints[one.name], kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        for one in inspect.signature(command).parameters.values()
+        parameter.replace(
+            annotation=hints[parameter.name], kind=inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+        for parameter in inspect.signature(command).parameters.values()
     ]

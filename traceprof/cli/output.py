@@ -1,6 +1,6 @@
-"""Where the command line prints: results on standard output, messages on standard error.
+"""Print results on standard output (or write them to files), and messages on standard error.
 
-The streams may be closed, full, or read by nobody any more.
+The streams can be closed or full, and their reader can have ended.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Final
 
 from traceprof.cli.progress import end_reading
 from traceprof.errors import UsageError, WritingError
+from traceprof.files import check_target, new_file, write_file
 
 if TYPE_CHECKING:
+    from traceprof.model.results import Note
     from traceprof.render.registry import Answered, Options
-    from traceprof.session.caveats import Caveats
     from traceprof.session.options import Opening
 
 
-_NARROWEST: Final = 40
-_USUAL: Final = 80
-_ASK_FOR_COLORS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+_MIN_WIDTH: Final = 40
+_DEFAULT_WIDTH: Final = 80
+_COLOR_VARIABLES = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 @dataclass(frozen=True, slots=True)
 class Printing:
-    """How a result is printed: as text unless said otherwise."""
+    """The format, the extent, and the output file of a result. Default: text on standard output.
+
+    ``rows`` is the maximum number of rows per table. ``tables`` and ``columns`` select tables and
+    columns; empty means all. ``cuts_markdown`` applies ``rows`` to Markdown, too.
+    """
 
     as_json: bool = False
     as_csv: bool = False
@@ -45,49 +50,44 @@ class Printing:
 
     @property
     def renderer(self) -> str:
-        """The name of the renderer: what was asked for, else what the name of the file says.
+        """The name of the renderer: from the option, else from the suffix of the output file.
 
         Raises:
-            UsageError: several were asked for.
+            UsageError: the user requested several formats.
         """
-        asked = {"json": self.as_json, "csv": self.as_csv, "markdown": self.as_markdown}
-        names = [name for name, is_wanted in asked.items() if is_wanted]
+        requests = {"json": self.as_json, "csv": self.as_csv, "markdown": self.as_markdown}
+        names = [name for name, is_wanted in requests.items() if is_wanted]
         if len(names) > 1:
             raise UsageError(f"--{' and --'.join(names)} cannot be combined: use only one")
         suffix = "" if self.output is None else self.output.suffix.lower()
-        return names[0] if names else _FORM_OF_SUFFIX.get(suffix, "text")
+        return names[0] if names else _RENDERER_OF_SUFFIX.get(suffix, "text")
 
     def check(self, inputs: Sequence[Path | str]) -> None:
-        """Check that the file can be written, before anything is computed for it.
+        """Check that the output file can be written, before the result is computed.
 
         Raises:
-            UsageError: it exists, is one of ``inputs``, or its form cannot be written.
+            UsageError: the file exists, is one of ``inputs``, or has an unsupported suffix.
         """
         if self.output is None:
             return
-        from traceprof.files import check_target
 
         check_suffix(self.output, ".html", ".json", ".csv", ".md", ".txt")
         check_target(self.output, force=self.force, inputs=inputs)
 
     def put(self, text: str, inputs: Sequence[Path | str] = ()) -> None:
-        """Print ``text``, which is in the form that was asked for, or write it and say so.
+        """Print ``text``, which is in the requested format, or write it to the output file.
 
         Raises:
             UsageError: the file exists, is one of ``inputs``, or cannot be written.
         """
         if self.output is None:
             out(text, self.renderer)
-        elif self.renderer == "html":
-            write_page(self.output, text, force=self.force, inputs=inputs)
         else:
-            from traceprof.files import write_file
-
-            write_file(self.output, text, force=self.force, inputs=inputs)
-            say_written(self.output)
+            is_page = self.renderer == "html"
+            write_output(self.output, text, force=self.force, inputs=inputs, is_page=is_page)
 
 
-_FORM_OF_SUFFIX: Final = {
+_RENDERER_OF_SUFFIX: Final = {
     ".html": "html",
     ".htm": "html",
     ".json": "json",
@@ -95,92 +95,98 @@ _FORM_OF_SUFFIX: Final = {
     ".md": "markdown",
     ".markdown": "markdown",
 }
-_OTHER_FORMS: Final = (
+_UNSUPPORTED_SUFFIXES: Final = (
     *(".pdf", ".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"),
     *(".xlsx", ".docx", ".parquet", ".sqlite", ".db", ".nsys-rep"),
 )
-_ALSO_CALLED: Final = {".htm": ".html", ".markdown": ".md", ".jsonl": ".json"}
+_SUFFIX_ALIASES: Final = {".htm": ".html", ".markdown": ".md", ".jsonl": ".json"}
 
 
-def check_suffix(path: Path, *written: str, note: str = "") -> None:
-    """Check that what is ``written`` is what the name of a file promises, if it promises anything.
+def check_suffix(path: Path, *supported: str, note: str = "") -> None:
+    """Check that a known suffix of ``path`` is one of the ``supported`` formats.
+
+    Unknown suffixes are accepted. ``note`` is appended to the error message.
 
     Raises:
-        UsageError: it promises another form.
+        UsageError: the suffix is that of another format.
     """
     suffix = path.suffix.lower()
-    known = {*_OTHER_FORMS, *_FORM_OF_SUFFIX, *_ALSO_CALLED}
-    if suffix in known and _ALSO_CALLED.get(suffix, suffix) not in written:
-        forms = " or ".join(filter(None, (", ".join(written[:-1]), written[-1])))
-        raise UsageError(f"{path}: cannot write {suffix}; use {forms}{note}")
+    known = {*_UNSUPPORTED_SUFFIXES, *_RENDERER_OF_SUFFIX, *_SUFFIX_ALIASES}
+    if suffix in known and _SUFFIX_ALIASES.get(suffix, suffix) not in supported:
+        accepted = " or ".join(filter(None, (", ".join(supported[:-1]), supported[-1])))
+        raise UsageError(f"{path}: cannot write {suffix}; use {accepted}{note}")
 
 
-def print_kept(
-    what: tuple[object, ...],
+def print_cached_answer(
+    question: tuple[object, ...],
     paths: Sequence[Path],
     opening: Opening,
-    answered: Callable[[], Answered],
+    compute_answer: Callable[[], Answered],
     printing: Printing,
 ) -> None:
-    """Print an answer about files: as it was printed before, unless anything changed since.
+    """Print an answer about ``paths``, from the cache if the files are unchanged.
 
-    ``what`` is the question, as far as ``paths`` and ``opening`` do not tell it.
+    ``question`` identifies the answer in the cache, together with ``paths`` and ``opening``.
     """
     from traceprof.render.registry import render
     from traceprof.session.run_cache import RunCache
 
-    name, options = printing.renderer, _options(printing)
+    name, options = printing.renderer, _render_options(printing)
     cache = RunCache.of(paths, opening)
 
-    def rendered() -> list[str]:
-        document = answered()
-        return [render(name, document, options), *_said_apart(document, name)]
+    def render_answer() -> list[str]:
+        document = compute_answer()
+        return [render(name, document, options), *_caveats_for_stderr(document, name)]
 
     printing.check(paths)
-    text, *caveats = cache.texts((*what, name, options), rendered)
-    for doubt in caveats:
-        message(doubt)
+    text, *caveats = cache.texts((*question, name, options), render_answer)
+    for caveat in caveats:
+        message(caveat)
     printing.put(text, paths)
 
 
 def print_answer(
-    answered: Callable[[], Answered], printing: Printing, inputs: Sequence[Path | str] = ()
+    compute_answer: Callable[[], Answered], printing: Printing, inputs: Sequence[Path | str] = ()
 ) -> None:
-    """Print an answer about ``inputs`` in the form that was asked for, or write it."""
+    """Print an answer about ``inputs`` in the requested format, or write it to the output file."""
     from traceprof.render.registry import render
 
     printing.check(inputs)
-    name, document = printing.renderer, answered()
-    text = render(name, document, _options(printing))
-    for doubt in _said_apart(document, name):
-        message(doubt)
+    name, document = printing.renderer, compute_answer()
+    text = render(name, document, _render_options(printing))
+    for caveat in _caveats_for_stderr(document, name):
+        message(caveat)
     printing.put(text, inputs)
 
 
-def _said_apart(document: Answered, form: str) -> tuple[str, ...]:
-    """Return what must be read with an answer, for standard error where its form has no place."""
+def _caveats_for_stderr(document: Answered, form: str) -> tuple[str, ...]:
+    """Return the caveats of an answer to print on standard error, because CSV cannot contain them.
+
+    Other formats contain the caveats.
+    """
     from traceprof.render.briefing import head_of
 
     return head_of(document).caveats if form == "csv" else ()
 
 
-def print_caveats(caveats: Caveats) -> None:
-    """Say on standard error what must be read with rows that have no place for it."""
+def print_notes(notes: Iterable[Note]) -> None:
+    """Print notes, such as the caveats of exported rows, on standard error."""
     from traceprof.render.formatting import note_text
 
-    for note in caveats.notes:
+    for note in notes:
         message(note_text(note))
 
 
-def _options(printing: Printing) -> Options:
+def _render_options(printing: Printing) -> Options:
+    """Return the options of the renderer. Text depends on the width of the terminal."""
     from traceprof.render.registry import Options
 
     name = printing.renderer
-    most = printing.rows if name == "markdown" and printing.cuts_markdown else None
+    markdown_rows = printing.rows if name == "markdown" and printing.cuts_markdown else None
     is_file = printing.output is not None
-    options = Options(rows=most)
+    options = Options(rows=markdown_rows)
     if name == "text":
-        wide = printing.is_wide or bool(printing.columns)  # what was asked for is shown
+        wide = printing.is_wide or bool(printing.columns)  # show all columns that the user named
         options = terminal_options(printing.rows, wide=wide, is_file=is_file)
     return replace(
         options, is_full=printing.is_full, tables=printing.tables, columns=printing.columns
@@ -190,39 +196,39 @@ def _options(printing: Printing) -> Options:
 def terminal_options(
     rows: int | None = None, *, wide: bool = False, is_file: bool = False
 ) -> Options:
-    """Return what the terminal that we print on can show.
+    """Return the options for text on standard output: the width and colors of the terminal.
 
-    What goes to a file or a pipe is written whole, unless COLUMNS says how wide it is to be.
-    ``wide``: on a terminal, too. ``is_file``: it goes to a file of its own.
+    Text for a file or a pipe is not truncated, unless COLUMNS sets a width. ``wide``: do not
+    truncate text on a terminal, either. ``is_file``: the text is written to an output file.
     """
     from traceprof.render.registry import Options
 
     if is_file:
-        return Options(rows=rows, width=_USUAL, is_whole=True)
+        return Options(rows=rows, width=_DEFAULT_WIDTH, is_whole=True)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdigit() else 0
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     is_whole = wide or not (is_terminal or width)
-    is_asked = not _ASK_FOR_COLORS.isdisjoint(os.environ)
-    if is_asked or sys.platform == "win32" or is_terminal:
+    is_color_requested = not _COLOR_VARIABLES.isdisjoint(os.environ)
+    if is_color_requested or sys.platform == "win32" or is_terminal:
         from rich.console import Console
 
         console = Console()
-        colors = console.color_system or "" if console.is_terminal else ""
-        width = max(_NARROWEST, console.width)
-        return Options(rows=rows, width=width, is_whole=is_whole, colors=colors)
-    # Without colors: rich takes as long to import as an answer from the cache to print.
-    return Options(rows=rows, width=max(_NARROWEST, width or _USUAL), is_whole=is_whole)
+        color_system = console.color_system or "" if console.is_terminal else ""
+        width = max(_MIN_WIDTH, console.width)
+        return Options(rows=rows, width=width, is_whole=is_whole, colors=color_system)
+    # Without colors, do not import rich: the import takes as long as printing a cached answer.
+    return Options(rows=rows, width=max(_MIN_WIDTH, width or _DEFAULT_WIDTH), is_whole=is_whole)
 
 
 def out(text: str, form: str = "text") -> None:
-    """Print ``text``, all of it, as UTF-8 whatever the terminal's encoding.
+    """Print ``text`` on standard output as UTF-8, independent of the terminal's encoding.
 
-    What is in another ``form`` is shown on a terminal without what would control that.
+    If ``form`` is not "text" and standard output is a terminal, escape control characters.
 
     Raises:
-        BrokenPipeError: who read it went away.
-        WritingError: it cannot be written.
+        BrokenPipeError: the reader of standard output ended.
+        WritingError: standard output is closed or cannot be written.
     """
     end_reading()
     if sys.stdout is None:
@@ -235,62 +241,62 @@ def out(text: str, form: str = "text") -> None:
     sys.stdout.buffer.flush()
 
 
-_SPOKEN: Final = {"quiet": False, "verbose": False}
-
-
-def speak(*, quiet: bool, verbose: bool) -> None:
-    """Say no more than errors from now on, or all that is done."""
-    _SPOKEN.update(quiet=quiet, verbose=verbose)
+VERBOSITY: Final = {"quiet": False, "verbose": False}
+"""Which messages are printed: only errors (quiet), or also each action (verbose)."""
 
 
 def message(text: str) -> None:
-    """Print a message of our own on standard error, unless nothing but errors is wanted."""
-    if not _SPOKEN["quiet"]:
+    """Print a message on standard error, unless --quiet limits messages to errors."""
+    if not VERBOSITY["quiet"]:
         error_message(text)
 
 
 def detail(text: str) -> None:
-    """Print a message that only some want."""
-    if _SPOKEN["verbose"]:
+    """Print a message on standard error if --verbose is set."""
+    if VERBOSITY["verbose"]:
         error_message(text)
 
 
 def error_message(text: str) -> None:
-    """Print why nothing came of it, on standard error."""
+    """Print the reason of a failure on standard error."""
     from traceprof.render.escape import plain_text
 
-    say(f"traceprof: {plain_text(text, 2_000)}\n")
+    write_stderr(f"traceprof: {plain_text(text, 2_000)}\n")
 
 
-def write_page(path: Path, page: str, *, force: bool, inputs: Sequence[Path | str]) -> None:
-    """Write a page and say so.
+def write_output(
+    path: Path,
+    content: str | bytes,
+    *,
+    force: bool,
+    inputs: Sequence[Path | str],
+    is_page: bool,
+    notes: Sequence[str] = (),
+) -> None:
+    """Write ``content`` to a file, and print ``notes``, the path, and the size as messages.
+
+    ``is_page``: the content is an HTML page; the message tells the user to open it in a browser.
 
     Raises:
         UsageError: the file exists, is one of ``inputs``, or cannot be written.
     """
-    from traceprof.files import write_file
-
-    write_file(path, page, force=force, inputs=inputs)
-    say_written(path, ": open it in a browser")
-
-
-def say_written(path: Path, hint: str = "") -> None:
-    """Say that a file was written, and how large it is."""
     from traceprof.units import format_bytes
 
+    write_file(path, content, force=force, inputs=inputs)
+    for note in notes:
+        message(note)
+    hint = ": open it in a browser" if is_page else ""
     message(f"wrote {path} ({format_bytes(path.stat().st_size)}){hint}")
 
 
 def print_lines(
     lines: Iterable[str], output: Path | None, inputs: Sequence[Path], *, force: bool
 ) -> None:
-    """Print texts as they come, or write them to a file and say so.
+    """Print ``lines`` as they are produced, or write them to the file ``output``.
 
     Raises:
         UsageError: the file exists, is one of ``inputs``, or cannot be written.
     """
-    from traceprof.files import new_file
-
     if output is None:
         for text in lines:
             out(text, "lines")
@@ -303,40 +309,44 @@ def print_lines(
     message(f"wrote {output}")
 
 
-def say(text: str) -> None:
-    """Write ``text`` to standard error, if anybody can read it: an exit code is told anyway."""
+def write_stderr(text: str) -> None:
+    """Write ``text`` to standard error, if it is open. The exit code reports a failure anyway."""
     end_reading()
     if sys.stderr is not None:
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
-_SILENT_S = 1.0
+_TERMINAL_INTERVAL_S = 1.0
 
 
 class ProgressLine:
-    """Says how far it is, how fast, and how long it takes yet."""
+    """Prints the progress of ``action`` ("cutting"), its rate, and the estimated remaining time."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.started = self.said = time.monotonic()
-        self.before = 0
+    def __init__(self, action: str) -> None:
+        self._action = action
+        self._started_s = self._printed_s = time.monotonic()
+        self._last_done = 0
 
     def __call__(self, done: int, total: int, unit: str) -> None:
-        """Say it, on a terminal once a second, elsewhere less often; ``total`` 0: not known."""
+        """Print the progress, at most once a second on a terminal, else every 10 s.
+
+        ``total`` 0 means unknown. If ``done`` decreases, the measurement of the rate starts again.
+        """
         from traceprof.units import NS_PER_S, format_bytes, format_count, format_duration
 
-        now = time.monotonic()
-        if done < self.before:
-            self.started = now
-        self.before = done
-        if now - self.said < (_SILENT_S if sys.stderr.isatty() else 10 * _SILENT_S) or not done:
+        now_s = time.monotonic()
+        if done < self._last_done:
+            self._started_s = now_s
+        self._last_done = done
+        interval_s = _TERMINAL_INTERVAL_S if sys.stderr.isatty() else 10 * _TERMINAL_INTERVAL_S
+        if now_s - self._printed_s < interval_s or not done:
             return
-        self.said = now
-        rate = done / max(now - self.started, 1e-9)
+        self._printed_s = now_s
+        rate = done / max(now_s - self._started_s, 1e-9)
         speed = format_bytes(rate) if unit == "bytes" else f"{format_count(round(rate))} {unit}"
         if not total:
-            message(f"{self.what}: {format_count(done)} {unit}, {speed}/s")
+            message(f"{self._action}: {format_count(done)} {unit}, {speed}/s")
             return
-        left = format_duration(max(0, total - done) / rate * NS_PER_S)
-        message(f"{self.what}: {100 * done // total}%, {speed}/s, {left} left")
+        remaining = format_duration(max(0, total - done) / rate * NS_PER_S)
+        message(f"{self._action}: {100 * done // total}%, {speed}/s, {remaining} left")

@@ -1,4 +1,4 @@
-"""The commands that make pages: a report, a timeline or picture of it, and the live viewer."""
+"""The commands that write or serve pages: report, timeline, live viewer, and the MCP server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from traceprof.cli.options import (
     Title,
     TracePaths,
     WindowText,
-    numbers_of,
+    open_traces,
     option,
     with_options,
 )
+from traceprof.cli.output import check_suffix, message, out, write_output
+from traceprof.cli.parsing import numbers_of
 from traceprof.errors import SeveralRunsError, UsageError
+from traceprof.files import check_target
+from traceprof.measures import analysis_names
 
-_MOST_BESIDE: Final = 300_000
-"""Items of the timelines in the report of two runs."""
+_MAX_COMPARED_ITEMS: Final = 300_000
+"""The maximum number of timeline items in the report of two runs."""
 
 if TYPE_CHECKING:
     from traceprof.model.ranks import Ranks
@@ -44,9 +48,6 @@ def report(
 
     For two runs, the page shows the comparison of `traceprof compare`.
     """
-    from traceprof.cli.output import check_suffix
-    from traceprof.files import check_target
-
     target = output or Path(f"{trace[0].stem}.report.html")
     check_suffix(target, ".html", note=" (a browser can print the page as PDF)")
     check_target(target, force=force, inputs=trace)
@@ -67,51 +68,51 @@ def write_report(
     Raises:
         UsageError: the file exists, is one of the traces, or cannot be written.
     """
-    from traceprof.cli.output import write_page
-
     try:
-        page = _of_one(trace, opening, window, title)
+        page = _report_of_run(trace, opening, window, title)
     except SeveralRunsError as error:
-        page = _of_two(two_runs(error), opening, window, title)
-    write_page(target, page, force=force, inputs=trace)
+        page = _report_of_comparison(two_runs(error), opening, window, title)
+    write_output(target, page, force=force, inputs=trace, is_page=True)
 
 
-def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
+def _report_of_run(
+    trace: list[Path], opening: Opening, window: str | None, title: str | None
+) -> str:
+    """Return the report of one run, from the cache if its files are unchanged."""
     from traceprof.session.run_cache import RunCache
 
     heading = title or trace[0].name
 
-    def rendered() -> list[str]:
-        from traceprof.measures import analysis_names
+    def render_page() -> list[str]:
         from traceprof.render.registry import Options
         from traceprof.render.report.render import render_report
         from traceprof.session.answer import page as answer
-        from traceprof.session.run import open_run
 
-        run = open_run(trace, opening).within(window)
-        # The answer first: it needs all tables that the timeline does, and more.
-        found = answer(run, analysis_names())
-        return [render_report(found, run.within("all").of_ranks(), Options(title=heading))]
+        run = open_traces(trace, opening, window)
+        # Compute the answer first, because it loads all tables that the timeline needs.
+        document = answer(run, analysis_names())
+        return [render_report(document, run.within("all").of_ranks(), Options(title=heading))]
 
-    return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]
+    return RunCache.of(trace, opening).texts(("report", window, heading), render_page)[0]
 
 
-def _of_two(
+def _report_of_comparison(
     runs: tuple[Sequence[Path], Sequence[Path]],
     opening: Opening,
     window: str | None,
     title: str | None,
 ) -> str:
+    """Return the report that compares two runs, with both timelines."""
     from traceprof.comparison.comparing import compare_opened, open_two_runs
     from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
     from traceprof.render.timeline.beside import TimelineSide, encode_side_by_side
 
-    found = compare_opened(*runs, opening, window)
-    opened = open_two_runs(runs, opening, window)
-    drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
-    beside = encode_side_by_side(drawn, max_items=_MOST_BESIDE)
-    return render_compared(found, Options(title=title or ""), beside)
+    comparison = compare_opened(*runs, opening, window)
+    run_sides = open_two_runs(runs, opening, window)
+    timelines = [TimelineSide(side.name, side.title, side.trace, side.window) for side in run_sides]
+    beside = encode_side_by_side(timelines, max_items=_MAX_COMPARED_ITEMS)
+    return render_compared(comparison, Options(title=title or ""), beside)
 
 
 @with_options
@@ -150,12 +151,10 @@ def timeline(
     For two runs (BASE NEW, or several files of each with `vs` between them), the timelines are
     aligned step by step.
     """
-    from traceprof.cli.output import message, say_written
     from traceprof.comparison.comparing import sides_of_paths
-    from traceprof.files import check_target, write_file
     from traceprof.session.run_cache import RunCache
 
-    kind = kind or _kind_of(output)
+    kind = kind or _format_of(output)
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
     check_target(target, force=force, inputs=trace)
     heading = title or trace[0].name
@@ -164,47 +163,48 @@ def timeline(
     sides = None if ranks else sides_of_paths(trace)
     try:
         if sides or ranks:
-            page = _page_beside(sides, trace, opening, window, title, ranks, kind)
+            page = _side_by_side_page(sides, trace, opening, window, title, ranks, kind)
         elif kind == "html":
-            what = ("timeline", window, heading)
+            question = ("timeline", window, heading)
             page, *notes = RunCache.of(trace, opening).texts(
-                what, lambda: _page(trace, opening, window, heading)
+                question, lambda: _timeline_page(trace, opening, window, heading)
             )
         else:
             page, notes = _picture(trace, opening, window, heading, kind)
     except SeveralRunsError as error:
         if sides or ranks or kind != "html":
             raise
-        page = _page_beside(two_runs(error), trace, opening, window, title, ranks, kind)
-    write_file(target, page, force=force, inputs=trace)
-    for note in notes:
-        message(note)
-    say_written(target, ": open it in a browser" if kind == "html" else "")
+        page = _side_by_side_page(two_runs(error), trace, opening, window, title, ranks, kind)
+    write_output(target, page, force=force, inputs=trace, is_page=kind == "html", notes=notes)
 
 
-def _kind_of(output: Path | None) -> Literal["html", "png", "svg"]:
-    """Return what the name of a file promises."""
-    from traceprof.cli.output import check_suffix
+def _format_of(output: Path | None) -> Literal["html", "png", "svg"]:
+    """Return the format for the suffix of the output file. Default: html.
 
+    Raises:
+        UsageError: the suffix is that of an unsupported format.
+    """
     if output is None:
         return "html"
     check_suffix(
         output, ".html", ".png", ".svg", note=" (a browser can print the HTML page as PDF)"
     )
-    named = output.suffix.lower()
-    return "png" if named == ".png" else "svg" if named == ".svg" else "html"
+    suffix = output.suffix.lower()
+    return "png" if suffix == ".png" else "svg" if suffix == ".svg" else "html"
 
 
-def _page(trace: list[Path], opening: Opening, window: str | None, heading: str) -> list[str]:
-    """Return the page, and what is to be said of it."""
+def _timeline_page(
+    trace: list[Path], opening: Opening, window: str | None, heading: str
+) -> list[str]:
+    """Return the timeline page, followed by notes on the window."""
     from traceprof.render.timeline.render import render_timeline
 
-    found, part, notes = _drawn(trace, opening, window)
-    page = render_timeline(found, title=heading, window=part, window_label=window or "")
+    ranks, part_window, notes = _load_drawing(trace, opening, window)
+    page = render_timeline(ranks, title=heading, window=part_window, window_label=window or "")
     return [page, *notes]
 
 
-def _page_beside(
+def _side_by_side_page(
     sides: tuple[Sequence[Path], Sequence[Path]] | None,
     trace: list[Path],
     opening: Opening,
@@ -213,27 +213,33 @@ def _page_beside(
     ranks: str | None,
     kind: str,
 ) -> str:
-    """Return the page of two runs, or of two ranks of one."""
+    """Return a page with the timelines of two runs, or of two ranks of one run.
+
+    ``sides`` are the files of each run. Without ``sides``, ``ranks`` names two ranks of ``trace``.
+
+    Raises:
+        UsageError: the format is not HTML.
+    """
     if kind != "html":
         raise UsageError("two timelines side by side need an HTML page: use -o FILE.html")
     from traceprof.comparison.comparing import open_two_ranks, open_two_runs
     from traceprof.render.timeline.beside import TimelineSide, render_side_by_side
 
     if sides is not None:
-        opened = open_two_runs(sides, opening, window)
-        heading = " vs ".join(side.title for side in opened)
+        run_sides = open_two_runs(sides, opening, window)
+        heading = " vs ".join(side.title for side in run_sides)
     else:
-        opened = open_two_ranks(trace, opening, window, numbers_of(ranks) or ())
-        heading = f"{trace[0].name}: " + " vs ".join(side.name for side in opened)
-    drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
-    return render_side_by_side(drawn, title=title or heading, by_rank=sides is not None)
+        run_sides = open_two_ranks(trace, opening, window, numbers_of(ranks) or ())
+        heading = f"{trace[0].name}: " + " vs ".join(side.name for side in run_sides)
+    timelines = [TimelineSide(side.name, side.title, side.trace, side.window) for side in run_sides]
+    return render_side_by_side(timelines, title=title or heading, by_rank=sides is not None)
 
 
 def two_runs(error: SeveralRunsError) -> tuple[Sequence[Path], Sequence[Path]]:
-    """Return the two runs that were found where one is expected.
+    """Return the files of the two runs that were found where one was expected.
 
     Raises:
-        SeveralRunsError: there are more.
+        SeveralRunsError: there are not two runs.
     """
     if len(error.runs) != 2:
         raise error
@@ -248,28 +254,32 @@ def _picture(
     heading: str,
     kind: Literal["png", "svg"],
 ) -> tuple[bytes, list[str]]:
-    """Return the picture, and what is to be said of it."""
+    """Return the picture of the timeline as PNG or SVG, and notes on it."""
     from traceprof.render.pictures.figure import render_picture, timeline_figure
 
-    found, part, notes = _drawn(trace, opening, window, is_picture=True)
-    return render_picture(timeline_figure(found.merged(), title=heading, window=part), kind), notes
+    ranks, part_window, notes = _load_drawing(trace, opening, window, is_picture=True)
+    return render_picture(
+        timeline_figure(ranks.merged(), title=heading, window=part_window), kind
+    ), notes
 
 
-def _drawn(
+def _load_drawing(
     trace: list[Path], opening: Opening, window: str | None, *, is_picture: bool = False
 ) -> tuple[Ranks, TimeWindow | None, list[str]]:
-    """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
+    """Return the ranks to draw, the window to draw (None: all), and notes to print.
+
+    The notes of a picture include the caveats of the run, because only a page shows them itself.
+    """
     from traceprof.render.formatting import note_text
     from traceprof.session.caveats import caveats, selected
-    from traceprof.session.run import open_run
 
-    run = open_run(trace, opening)
-    found = run.within("all").of_ranks()
+    run = open_traces(trace, opening)
+    ranks = run.within("all").of_ranks()
     selection = selected(run.within(window or "all"))
     notes = list(map(note_text, selection.notes))
-    # A page says itself what is in doubt.
-    notes += [note_text(note) for note in caveats(run).notes] if is_picture else []
-    return found, selection.window.hull if window else None, notes
+    if is_picture:
+        notes += map(note_text, caveats(run).notes)
+    return ranks, selection.window.hull if window else None, notes
 
 
 @with_options
@@ -297,9 +307,6 @@ def view(
 
     Several traces are shown side by side.
     """
-    from traceprof.cli.output import message, out
-    from traceprof.session.run import open_run
-
     try:
         from traceprof.viewer.panes import open_pane
         from traceprof.viewer.server import ViewerServer, bind
@@ -321,7 +328,7 @@ def view(
             title = f"{paths[0].name or paths[0]}{more}"
             message(f"reading {title}")
             try:
-                panes.append(open_pane(title, open_run(paths, opening)))
+                panes.append(open_pane(title, open_traces(paths, opening)))
             except SeveralRunsError as error:
                 if len(error.runs) < 2 or paths in error.runs:
                     raise

@@ -1,19 +1,30 @@
-"""The commands that record: a program, what was left of one, and what can be recorded here."""
+"""The commands that run programs: record, recover a trace, check the machine, and try changes."""
 
 from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from traceprof.cli.options import AsJson, Force, Saving, option, with_options
-from traceprof.errors import TraceprofError
+from traceprof.cli.options import (
+    AsJson,
+    Force,
+    Saving,
+    open_traces,
+    option,
+    print_saved,
+    with_options,
+)
+from traceprof.cli.output import Printing, detail, message, out, print_answer
+from traceprof.errors import RecordingError, TraceprofError, UsageError
 
 if TYPE_CHECKING:
     from traceprof.recording import Recording
+    from traceprof.render.registry import Answered
 
 _SCHEMA = 1
 MemorySteps: TypeAlias = Annotated[
@@ -22,6 +33,15 @@ MemorySteps: TypeAlias = Annotated[
 ]
 CountFlops: TypeAlias = Annotated[
     bool, option("--flops", "Record FLOPs per step, as counted by PyTorch.")
+]
+StepFrom: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--step-from",
+        "Define a step by: optimizer (or optimizer#2), backward, loader, every-forward, or "
+        "range:NAME.",
+        "WHAT",
+    ),
 ]
 
 
@@ -43,15 +63,7 @@ def record(
     steps: Annotated[
         str | None, option("--steps", "Capture only steps A to B, counted from 0.", "A..B")
     ] = None,
-    step_from: Annotated[
-        str | None,
-        option(
-            "--step-from",
-            "Define a step by: optimizer (or optimizer#2), backward, loader, every-forward, or "
-            "range:NAME.",
-            "WHAT",
-        ),
-    ] = None,
+    step_from: StepFrom = None,
     delay: Annotated[
         str | None, option("--delay", "Wait TIME before capturing, for example 10s.", "TIME")
     ] = None,
@@ -101,7 +113,6 @@ def record(
     saving: Saving,
 ) -> None:
     """Run a program and record a trace of it. Use -v to print the profiler's command."""
-    from traceprof.cli.output import detail, message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
     from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from, parse_steps
@@ -130,30 +141,99 @@ def record(
         detail=detail,
     )
     recording = run_and_record(request)
-    say_what_was_recorded(recording)
+    print_recording(recording)
     if recording.output is not None and saving.is_wanted:
-        _keep(saving, recording.output)
+        _save_run(saving, recording.output)
     raise typer.Exit(recording.exit_code or 0)
 
 
-def say_what_was_recorded(recording: Recording) -> None:
-    """Say on standard error what is in a finished recording, and what is odd about it."""
-    from traceprof.cli.output import message
-
+def print_recording(recording: Recording) -> None:
+    """Print the contents of a finished recording and its problems on standard error."""
     for line in recording.lines:
         message(line)
 
 
-def _keep(saving: Saving, output: Path) -> None:
-    """Keep the run in the database; whatever goes wrong there, the recording is done."""
-    from traceprof.cli.output import message
-    from traceprof.session.run import open_run
-
+def _save_run(saving: Saving, output: Path) -> None:
+    """Save the run in the database. An error is only a message, because the recording exists."""
     try:
-        saving.keep(open_run([output]), [output], numbered=True)
+        saving.keep(open_traces([output]), [output], numbered=True)
     except Exception as error:
         kind = "" if isinstance(error, TraceprofError) else f"{type(error).__name__}: "
         message(f"the run was not saved: {kind}{error}; to retry: traceprof runs add {output}")
+
+
+@partial(with_options, rows=40)
+def try_(
+    command: Annotated[
+        list[str],
+        typer.Argument(help="Program to run, with its arguments, after --.", metavar="COMMAND"),
+    ],
+    change: Annotated[
+        list[str] | None,
+        option(
+            "--change -c",
+            "Try these changes: channels_last,workers=8. Default: all changes that apply.",
+            "NAME[=VALUE]",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        option("--from", "Try the advice from this trace of the program, best first.", "TRACE"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        option("--steps", "Measure N steps per run. Default: enough for 2% precision.", "N", min=2),
+    ] = None,
+    minutes: Annotated[
+        float,
+        option(
+            "--minutes",
+            "Time limit in minutes. No new run starts if it would exceed the limit.",
+            "N",
+            min=0,
+        ),
+    ] = 15.0,
+    step_from: StepFrom = None,
+    scratch: Annotated[
+        bool, option("--scratch", "Run in a temporary copy of the current folder.")
+    ] = False,
+    *,
+    printing: Printing,
+    saving: Saving,
+) -> None:
+    """Apply changes to a program, one at a time, and measure how much each one saves.
+
+    traceprof runs the program repeatedly without a profiler, unchanged and with one change
+    applied, and stops each run after its steps.
+    """
+    from traceprof.recording.request import parse_step_from
+    from traceprof.trying.answer import TryRequest, try_changes
+    from traceprof.trying.experiment import Wanted
+
+    request = TryRequest(
+        command,
+        tuple(change or ()),
+        trace,
+        Wanted(steps, minutes, message),
+        parse_step_from(step_from),
+        scratch,
+    )
+    experiments = []
+
+    def compute_answer() -> Answered:
+        compared, experiment = try_changes(request)
+        experiments.append(experiment)
+        return compared
+
+    print_answer(compute_answer, printing, [] if trace is None else [trace])
+    if saving.is_wanted:
+        from traceprof.store import Store
+        from traceprof.trying.kept import summaries_of
+
+        name = saving.name or "try"
+        store = Store.at(saving.db)
+        for run in summaries_of(experiments[0], name, saving.labels):
+            print_saved(store, store.add(run, numbered=True))
 
 
 @with_options
@@ -173,18 +253,17 @@ def recover(
     keep: Annotated[bool, option("--keep", "Keep the work folder after the recovery.")] = False,
 ) -> None:
     """Write the trace of a recording that was killed or ran out of disk space."""
-    from traceprof.cli.output import message, out
     from traceprof.recording import recover as write_trace
     from traceprof.recording import recoverable
 
     if folder is not None:
-        say_what_was_recorded(write_trace(folder, output, force=force, keep=keep, say=message))
+        print_recording(write_trace(folder, output, force=force, keep=keep, say=message))
         return
-    left = list(recoverable())
-    for one, notes in left:
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(notes.started_s))
-        out(f"{one}  started {began}, output {notes.output}: {' '.join(notes.command)}\n")
-    if not left:
+    interrupted = list(recoverable())
+    for work_folder, notes in interrupted:
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(notes.started_s))
+        out(f"{work_folder}  started {started}, output {notes.output}: {' '.join(notes.command)}\n")
+    if not interrupted:
         message("no interrupted recording found here; if its work folder is elsewhere, name it")
 
 
@@ -207,8 +286,6 @@ def doctor(
     if clear_cache:
         _clear_cache()
         return
-    from traceprof.cli.output import out
-    from traceprof.errors import RecordingError, UsageError
     from traceprof.recording.doctor import CHECKS, examine
     from traceprof.render.escape import plain_text
 
@@ -237,13 +314,12 @@ def doctor(
 
 def _clear_cache() -> None:
     from traceprof.cache.entries import Cache
-    from traceprof.cli.output import message
     from traceprof.units import format_bytes
 
     cache = Cache.of_user()
     if cache is None:
         message("the cache is off: there is nothing to clear")
         return
-    gone = cache.clear()
-    n_bytes = format_bytes(gone.total_bytes)
-    message(f"cleared {gone.entry_count} results and exports ({n_bytes}) from {cache.folder}")
+    cleared = cache.clear()
+    n_bytes = format_bytes(cleared.total_bytes)
+    message(f"cleared {cleared.entry_count} results and exports ({n_bytes}) from {cache.folder}")

@@ -1,7 +1,7 @@
-"""The commands by name, and the words of other tools that lead to one.
+"""The registry of commands, and the words of other tools that stand for a command.
 
-To add one: a function of its name in a module of this package, and its line in `COMMANDS`. Nothing
-is imported for them, so that ``--help`` costs next to nothing.
+To add a command, write a function of its name in a module of this package, and add an entry to
+`COMMANDS`. The registry imports no command module, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Final
 from traceprof.measures import FORMER_NAMES, analysis_names, nouns, shown_by
 from traceprof.registries import Registry, check_distinct
 
-__all__ = ["COMMANDS", "HELP", "Command", "meant_by", "near_words"]
+__all__ = ["COMMANDS", "HELP", "Command", "command_meant_by", "near_words"]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: ``traceprof.cli.<module>`` has the function that bears the command's name.
+    """One command: the function called ``name`` in ``traceprof.cli.<module>`` runs it.
 
-    The module is called as the command where it is not named. ``function`` is what the function
-    is called where that is not the command's name. Those below a command are in its module.
-    ``examples`` are two that a newcomer would type, without the name of the program.
+    ``module`` defaults to the name of the command. ``function`` is the name of the function if it
+    is not the name of the command. The functions of subcommands (``commands``) are in the same
+    module. ``examples`` are two typical command lines without the name of the program. ``group`` is
+    the heading in the help. ``takes_program``: the arguments are the command line of a program.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Command:
     commands: tuple[Command, ...] = ()
 
 
-_OF_RUNS: Final[Registry[Command]] = Registry(
+_RUNS_COMMANDS: Final[Registry[Command]] = Registry(
     "command of runs",
     (
         Command(
@@ -97,7 +98,7 @@ COMMANDS: Final[Registry[Command]] = Registry(
         Command(
             "try",
             "apply changes to a program and measure how much each one saves",
-            "trying",
+            "recording",
             ("try -- python train.py", "try --change channels_last,workers=8 -- python train.py"),
             "Record",
             takes_program=True,
@@ -248,7 +249,7 @@ COMMANDS: Final[Registry[Command]] = Registry(
             "runs",
             ("runs add trace.sqlite --label gpus=8", "runs list"),
             "Save and export",
-            commands=_OF_RUNS,
+            commands=_RUNS_COMMANDS,
         ),
         Command(
             "cut",
@@ -287,22 +288,24 @@ HELP: Final = Command(
     ("help timeline", "help options"),
     function="help_command",
 )
-"""The command that the list of commands does not have, since it is how one comes there."""
+"""The `help` command, which the list of commands omits."""
 
 
 @cache
 def near_words() -> dict[str, str]:
-    """Return what people type who know other tools, or guess: by word the command meant."""
+    """Return the command for each word that users of other tools type, from `near_words.txt`."""
     lines = Path(__file__).with_name("near_words.txt").read_text("utf-8").splitlines()
-    pairs = [(meant, words.split()) for meant, _, words in (line.partition(": ") for line in lines)]
+    pairs = [
+        (command, words.split()) for command, _, words in (line.partition(": ") for line in lines)
+    ]
     check_distinct("word", (word for _, words in pairs for word in words))
-    return {word: meant for meant, words in pairs for word in words}
+    return {word: command for command, words in pairs for word in words}
 
 
-def meant_by(word: str) -> str | None:
-    """Return the command that ``word`` means, which is none itself; None where it means none.
+def command_meant_by(word: str) -> str | None:
+    """Return the command for a word that is not the name of a command; None if there is none.
 
-    Nouns and names of tables mean that they are to be shown.
+    For a noun or the name of a table, return the command that shows the table.
     """
     name = FORMER_NAMES.get(word, word)
     if word in nouns():

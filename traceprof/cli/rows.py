@@ -1,4 +1,4 @@
-"""The commands that give rows: every operation one by one, and what SQL asks of a trace."""
+"""The commands that print rows: every GPU operation in order, and the result of an SQL query."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from traceprof.cli.options import (
     Output,
     RankList,
     TracePaths,
-    check_paths,
-    numbers_of,
+    open_traces,
     option,
     with_options,
 )
-from traceprof.cli.output import Printing
+from traceprof.cli.output import (
+    Printing,
+    check_suffix,
+    message,
+    print_lines,
+    print_notes,
+    terminal_options,
+)
+from traceprof.cli.parsing import check_paths, numbers_of
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 
@@ -78,11 +85,9 @@ def ops(
     force: Force = False,
 ) -> None:
     """List every kernel, copy, and memset in order, with its launch parameters."""
-    from traceprof.cli.output import check_suffix, print_caveats, print_lines
     from traceprof.render.rows_text import OPERATION_FORMS, ncu_lines
     from traceprof.session.caveats import caveats
     from traceprof.session.operations import OPERATIONS, OperationFilter, operations
-    from traceprof.session.run import open_run
     from traceprof.units import parse_duration
 
     if as_csv + as_json + ncu > 1:
@@ -90,7 +95,7 @@ def ops(
     form = Printing(as_json, as_csv, output=output).renderer
     if output is not None:
         check_suffix(output, ".csv", ".json", ".txt")
-    chosen = OperationFilter(
+    operation_filter = OperationFilter(
         name=name,
         kind="kernel" if ncu else kind,
         devices=numbers_of(devices),
@@ -101,13 +106,13 @@ def ops(
         n_rows=rows,
         longest_first=longest,
     )
-    run = open_run(trace, opening).within(window)
-    found = operations(run, chosen, counts_launches=ncu)
-    print_caveats(caveats(run))
+    run = open_traces(trace, opening, window)
+    matches = operations(run, operation_filter, counts_launches=ncu)
+    print_notes(caveats(run).notes)
     if ncu:
-        lines = ncu_lines(found.launches())
+        lines = ncu_lines(matches.launches())
     else:
-        lines = OPERATION_FORMS[form](OPERATIONS, found.chunks())
+        lines = OPERATION_FORMS[form](OPERATIONS, matches.chunks())
     print_lines(lines, output, trace, force=force)
 
 
@@ -154,41 +159,37 @@ def query(
     force: Force = False,
 ) -> None:
     """Run a SQL query on the kernels, copies, ranges, steps … of a trace."""
-    from traceprof.cli.output import (
-        check_suffix,
-        message,
-        print_caveats,
-        print_lines,
-        terminal_options,
-    )
     from traceprof.query.engine import Limits
     from traceprof.render.rows_text import QUERY_FORMS, schema_text
-    from traceprof.session.querying import query as answered
+    from traceprof.session.querying import query as run_query
     from traceprof.session.querying import views
-    from traceprof.session.run import open_run
     from traceprof.units import parse_duration
 
     if schema:
         print_lines([schema_text(views())], None, [], force=False)
         return
-    paths, sql = _split(words or [])
+    paths, sql = _split_words(words or [])
     form = Printing(as_json, as_csv, as_markdown, output=output).renderer
     if output is not None:
         check_suffix(output, ".csv", ".json", ".md", ".txt")
-    most = rows or (1_000_000 if form in ("csv", "json") else 1000)
-    limits = Limits(n_rows=most, seconds=parse_duration(timeout) / 1e9)
-    found = answered(open_run(paths, opening).within(window), sql, limits)
-    text = QUERY_FORMS[form](found.rows, terminal_options().line_width)
+    max_rows = rows or (1_000_000 if form in ("csv", "json") else 1000)
+    limits = Limits(n_rows=max_rows, seconds=parse_duration(timeout) / 1e9)
+    answer = run_query(open_traces(paths, opening, window), sql, limits)
+    text = QUERY_FORMS[form](answer.rows, terminal_options().line_width)
     print_lines([text], output, paths, force=force)
-    for remark in found.remarks:
+    for remark in answer.remarks:
         message(remark)
-    print_caveats(found.caveats)
-    if found.rows.is_cut:
-        message(f"printed only the first {most} rows; use --rows N to print more")
+    print_notes(answer.caveats.notes)
+    if answer.rows.is_cut:
+        message(f"printed only the first {max_rows} rows; use --rows N to print more")
 
 
-def _split(words: list[str]) -> tuple[list[Path], str]:
-    """Return traces and statement."""
+def _split_words(words: list[str]) -> tuple[list[Path], str]:
+    """Return the traces and the SQL statement, which is the last of ``words``.
+
+    Raises:
+        UsageError: the traces or the statement are missing.
+    """
     if len(words) < 2 or (words[-1] != "-" and is_there(words[-1])):
         raise UsageError(
             'missing TRACE or SQL: run `traceprof query TRACE "SELECT …"`; '

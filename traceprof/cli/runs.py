@@ -18,13 +18,14 @@ from traceprof.cli.options import (
     Force,
     LabelTexts,
     Output,
-    labels_of,
     option,
-    say_kept,
+    print_saved,
     with_options,
 )
-from traceprof.cli.output import Printing
+from traceprof.cli.output import Printing, error_message, message, out, print_answer
+from traceprof.cli.parsing import labels_of
 from traceprof.errors import TraceprofError, UsageError
+from traceprof.files import write_file
 
 if TYPE_CHECKING:
     from traceprof.model.summary import Summary
@@ -65,7 +66,7 @@ def add(
 
     store = Store.at(db)
     labels = labels_of(label)
-    _keep_each(
+    _save_each(
         store, run, lambda path: keep_file(store, path, opening, name, labels, replaces=force), name
     )
 
@@ -114,14 +115,14 @@ def import_log(
     labels, columns = labels_of(label), labels_of(column)
 
     def runs_in(path: Path | str) -> list[Summary]:
-        found = read_log(Path(path), source=source, patterns=patterns, columns=columns)
-        return called(found, name, labels)
+        summaries = read_log(Path(path), source=source, patterns=patterns, columns=columns)
+        return called(summaries, name, labels)
 
     if is_dry:
-        _show([run for path in log for run in runs_in(path)])
+        _print_record([run for path in log for run in runs_in(path)])
         return
     store, is_chosen = Store.at(db), name is not None
-    _keep_each(
+    _save_each(
         store,
         log,
         lambda path: keep_runs(store, runs_in(path), is_chosen=is_chosen, replaces=force),
@@ -129,38 +130,42 @@ def import_log(
     )
 
 
-def _show(runs: list[Summary]) -> None:
+def _print_record(runs: list[Summary]) -> None:
     """Print the record of ``runs``, as `runs show` does."""
-    from traceprof.cli.output import print_answer
     from traceprof.comparison.records import record_of_runs
 
     print_answer(lambda: record_of_runs(runs), Printing(rows=40))
 
 
-def _keep_each(
+def _save_each(
     store: Store,
     files: Sequence[Path | str],
-    keep: Callable[[Path | str], Iterable[str]],
+    save_file: Callable[[Path | str], Iterable[str]],
     name: str | None,
 ) -> None:
-    """Keep what is in each of ``files``, and say so; those that cannot be read are said last."""
-    from traceprof.cli.output import error_message, message
+    """Save the runs in each of ``files``, print a message, and then the errors of unreadable files.
 
+    ``save_file`` saves the runs of one file and returns their names. ``name`` is that of --name.
+
+    Raises:
+        UsageError: ``name`` was given for several files.
+        TraceprofError: the only file cannot be read.
+    """
     if len(files) > 1 and name is not None:
         raise UsageError(f"--name {name} names one run, but there are several: remove --name")
-    kept: list[str] = []
+    saved: list[str] = []
     failed: list[TraceprofError] = []
     for file in files:
         try:
-            kept += keep(file)
+            saved += save_file(file)
         except TraceprofError as error:
             if len(files) == 1:
                 raise
             failed.append(error)
-    if len(kept) == 1:
-        say_kept(store, kept[0])
+    if len(saved) == 1:
+        print_saved(store, saved[0])
     else:
-        message(f"saved {len(kept)} runs in {store.path}; list them with `traceprof runs list`")
+        message(f"saved {len(saved)} runs in {store.path}; list them with `traceprof runs list`")
     for problem in failed:
         error_message(str(problem))
     if failed:
@@ -192,12 +197,11 @@ def list_runs(
     db: DatabaseFile = None,
 ) -> None:
     """List the saved runs with their labels and key measures."""
-    from traceprof.cli.output import print_answer
     from traceprof.comparison.records import as_typed, list_of_runs
     from traceprof.store import Store
 
     store = Store.at(db)
-    found = list_of_runs(
+    listing = list_of_runs(
         store,
         labels_of(label),
         measure or (),
@@ -206,9 +210,9 @@ def list_runs(
         is_reversed=is_reversed,
     )
     if is_typed:
-        names = found.results["runs"].table["name"].tolist()
-        found = as_typed([store.get(name) for name in names])
-    print_answer(lambda: found, printing)
+        names = listing.results["runs"].table["name"].tolist()
+        listing = as_typed([store.get(name) for name in names])
+    print_answer(lambda: listing, printing)
 
 
 @partial(with_options, rows=40)
@@ -229,13 +233,12 @@ def show(
     db: DatabaseFile = None,
 ) -> None:
     """Show saved runs side by side: environment, results, labels, notes, and saved tables."""
-    from traceprof.cli.output import print_answer
     from traceprof.comparison.records import record_of_runs, table_of_runs
     from traceprof.comparison.runs_named import summaries_of
 
     runs = summaries_of(run, db=db)
-    found = record_of_runs(runs) if table is None else table_of_runs(runs, table)
-    print_answer(lambda: found, printing)
+    record = record_of_runs(runs) if table is None else table_of_runs(runs, table)
+    print_answer(lambda: record, printing)
 
 
 @with_options
@@ -253,7 +256,6 @@ def tag(
 
     You can list and compare runs by their labels.
     """
-    from traceprof.cli.output import out
     from traceprof.render.escape import plain_text
     from traceprof.store import Store
 
@@ -277,7 +279,6 @@ def rm(
 
     If one of the names does not exist, traceprof removes no run. It never deletes traces.
     """
-    from traceprof.cli.output import message
     from traceprof.store import Store
 
     store = Store.at(db)
@@ -303,10 +304,8 @@ def export(
     db: DatabaseFile = None,
 ) -> None:
     """Export runs as JSON for `traceprof runs add`, or one of their tables as CSV."""
-    from traceprof.cli.output import message, out
     from traceprof.comparison.records import table_of_runs
     from traceprof.comparison.runs_named import summaries_of
-    from traceprof.files import write_file
     from traceprof.render.registry import render
     from traceprof.store import Store, exported_runs
 

@@ -1,8 +1,7 @@
-"""Standard output and standard error that take everything, or fail.
+"""Make writes to standard output and standard error complete, or fail.
 
-The system may take a part of what is written: on a full disk, at a limit of file sizes, or on a
-pipe that does not block. Python passes such a part on, without an error, where PYTHONUNBUFFERED is
-set.
+The operating system can write only a part of the data: on a full disk, at a limit of file sizes,
+or on a non-blocking pipe. With PYTHONUNBUFFERED, Python ignores the rest without an error.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import Any, Final, TextIO
 
 from traceprof.errors import WritingError
 
-_NAMES: Final = ("stdout", "stderr")
+_STREAM_NAMES: Final = ("stdout", "stderr")
 
 
-class _Whole(io.RawIOBase):
-    """A raw stream below ``stream`` whose `write` writes all bytes, in as many parts as it takes.
+class _CompleteWriter(io.RawIOBase):
+    """A raw stream whose `write` repeats writing to ``raw`` until all bytes are written.
 
-    Standard output fails with `WritingError`, or with BrokenPipeError if its reader is gone.
-    Standard error never fails: the exit code says that a command failed. After a failure, both
-    discard what follows, so that Python does not fail at its end.
+    Standard output fails with `WritingError`, or with BrokenPipeError if its reader has ended.
+    Standard error never fails: the exit code reports that a command failed. After a failure, both
+    discard all further data, so that Python does not fail when it exits.
     """
 
     def __init__(self, stream: TextIO, raw: io.RawIOBase, *, may_fail: bool) -> None:
-        self._kept = stream  # which would close ``raw`` at its end
+        self._stream = stream  # keep a reference: the finalizer of the stream closes ``raw``
         self._raw = raw
         self._may_fail = may_fail
         self._has_failed = False
@@ -41,15 +40,15 @@ class _Whole(io.RawIOBase):
         return self._raw.isatty()
 
     def write(self, data: Any, /) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
         try:
-            while len(left) and not self._has_failed:
-                written = self._raw.write(left)
-                if written is None:  # a pipe that does not block is full
+            while len(remaining) and not self._has_failed:
+                written = self._raw.write(remaining)
+                if written is None:  # a non-blocking pipe is full
                     select.select((), (self._raw,), ())
                 else:
-                    left = left[written:]
+                    remaining = remaining[written:]
         except BrokenPipeError:
             self._has_failed = True
             if self._may_fail:
@@ -63,22 +62,22 @@ class _Whole(io.RawIOBase):
 
 
 def ensure_complete_writes() -> None:
-    """Replace standard output and standard error by streams that take everything, or fail."""
-    for name in _NAMES:
+    """Replace standard output and standard error by streams that write all data, or fail."""
+    for name in _STREAM_NAMES:
         stream = getattr(sys, name)
-        if not isinstance(stream, io.TextIOWrapper):  # closed, or of an embedding program
+        if not isinstance(stream, io.TextIOWrapper):  # closed, or replaced by an embedding program
             continue
         buffer: Any = stream.buffer
         raw = getattr(buffer, "raw", buffer)
-        if not isinstance(raw, io.RawIOBase) or isinstance(raw, _Whole):
+        if not isinstance(raw, io.RawIOBase) or isinstance(raw, _CompleteWriter):
             continue
         stream.flush()
-        below: Any = _Whole(stream, raw, may_fail=name == "stdout")
-        replaced = io.TextIOWrapper(
-            below if buffer is raw else io.BufferedWriter(below),
+        complete_writer: Any = _CompleteWriter(stream, raw, may_fail=name == "stdout")
+        replacement = io.TextIOWrapper(
+            complete_writer if buffer is raw else io.BufferedWriter(complete_writer),
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        setattr(sys, name, replaced)
+        setattr(sys, name, replacement)

@@ -1,4 +1,4 @@
-"""`traceprof help`: the page of a command, and what no command explains by itself."""
+"""`traceprof help`: the help of a command, and the topics `options` and `windows`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from traceprof.cli.commands import COMMANDS, function_of
 from traceprof.cli.help import GAP, PROGRAM, describe_option
 from traceprof.cli.options import SHARED, with_options
+from traceprof.cli.output import out
 from traceprof.errors import UsageError
 
 _WINDOWS: Final = (
@@ -30,12 +31,12 @@ _WINDOWS: Final = (
 
 def _options_of(names: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Yield the options called ``names`` of a command that has them all."""
-    command = next(one for one in COMMANDS if one.name == "show")
+    command = next(param for param in COMMANDS if param.name == "show")
     app = typer.Typer(add_completion=False)
     app.command()(function_of(command))
-    for one in typer.main.get_command(app).params:
-        if one.name in names:
-            yield describe_option(one)
+    for param in typer.main.get_command(app).params:
+        if param.name in names:
+            yield describe_option(param)
 
 
 @with_options
@@ -46,8 +47,6 @@ def help_command(
     ] = None,
 ) -> None:
     """Show the help of a command or topic."""
-    from traceprof.cli.output import out
-
     out(help_of(words or []))
 
 
@@ -66,17 +65,17 @@ def help_of(words: Sequence[str]) -> str:
         formatter = context.make_formatter()
         topics[words[0]](formatter)
         return str(formatter.getvalue())
-    found = root
+    command = root
     for word in words:
-        below = found.get_command(context, word) if hasattr(found, "get_command") else None
-        if below is None:
+        subcommand = command.get_command(context, word) if hasattr(command, "get_command") else None
+        if subcommand is None:
             raise UsageError(
                 f"unknown command {' '.join(words)!r}; `traceprof help` lists all commands"
             )
-        found = below
-        settings = found.context_settings
-        context = root.context_class(found, info_name=word, parent=context, **settings)
-    return f"{found.get_help(context)}\n"
+        command = subcommand
+        settings = command.context_settings
+        context = root.context_class(command, info_name=word, parent=context, **settings)
+    return f"{command.get_help(context)}\n"
 
 
 def _options_topic(formatter: Any) -> None:

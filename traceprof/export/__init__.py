@@ -1,4 +1,4 @@
-"""Passing traces and results on to other tools: one exporter for each form they read."""
+"""Export traces and results to files for other tools, with one exporter for each format."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """One form: ``traceprof.export.<module>`` has ``EXPORTS``, loaded when it is used."""
+    """One format. ``traceprof.export.<module>`` has its function in ``EXPORTS``, by name."""
 
     name: str
     summary: str
     module: str
 
     def load(self) -> Export:
-        """Return what writes it."""
+        """Import the module, and return the function that writes this format."""
         export: Export = import_module(f"traceprof.export.{self.module}").EXPORTS[self.name]
         return export
 
@@ -39,17 +39,17 @@ EXPORTERS: Final[Registry[Exporter]] = Registry(
         Exporter("openmetrics", "OpenMetrics text with gauges for the window", "openmetrics"),
     ),
 )
-"""The forms by name, in the order of the help."""
+"""The formats in the order of the help."""
 
 
 def exporter_called(name: str) -> Exporter:
     """Return the exporter called ``name``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the format does not exist.
     """
     for exporter in EXPORTERS:
         if exporter.name == name:
             return exporter
-    known = ", ".join(one.name for one in EXPORTERS)
+    known = ", ".join(exporter.name for exporter in EXPORTERS)
     raise UsageError(f"--to {name}: choose one of {known}")

@@ -1,7 +1,8 @@
-"""The lanes of Chrome's trace events, and rows of a table as texts of JSON, made column by column.
+"""Assign rows to the lanes of Chrome trace events, and format columns of rows as JSON texts.
 
-Lanes are a process for each process, and for each device it uses. Slices of a lane must nest. A
-slice that overlaps another one in part goes to a lane beside it, so that no viewer drops it.
+Each process, and each device that a process uses, is a process of the Chrome format. Its lanes are
+the threads of the format. The slices of a lane must nest. A slice that partly overlaps another one
+gets an additional lane, because viewers drop slices that do not nest.
 """
 
 from __future__ import annotations
@@ -26,118 +27,135 @@ from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.timeline.lanes import describe_device, describe_process
 
 Text: TypeAlias = "str | pa.Array"
-"""The same text in every row, or one for each."""
+"""The same text in every row, or an array with one text per row."""
 
 _FRACTIONS: Final = pa.array([f".{ns:03d}" for ns in range(1000)])
 
 
 def joined(*pieces: Text) -> pa.Array:
-    """Return the pieces of each row as one text; at least one of them is an array."""
-    whole = [pa.scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*whole, "")
+    """Return the concatenated pieces of each row. At least one piece is an array."""
+    columns = [pa.scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*columns, "")
 
 
 def bytes_of(texts: pa.Array) -> bytes:
-    """Return the texts, one after the other."""
+    """Return the concatenated texts of all rows as UTF-8."""
     return "".join(texts.to_pylist()).encode("utf-8", "replace")
 
 
 def microseconds(ns: npt.NDArray[np.int64]) -> pa.Array:
-    """Return times as decimal microseconds, exact to the nanosecond."""
+    """Return times in ns as decimal texts in microseconds, exact to the nanosecond."""
     signs = pa.array(np.where(ns < 0, "-", ""), pa.string())
     size = np.abs(ns)
-    whole = pa.array(size // 1000).cast(pa.string())
-    return joined(signs, whole, _FRACTIONS.take(pa.array(size % 1000)))
+    thousands = pa.array(size // 1000).cast(pa.string())
+    return joined(signs, thousands, _FRACTIONS.take(pa.array(size % 1000)))
 
 
 def number(key: str, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return ``,"key":value`` for each row; nothing where the value is not known."""
+    """Return the text ``,"key":value`` for each row; an empty text if the value is unknown."""
     texts = pa.array(np.asarray(values)).cast(pa.string())
     return pc.if_else(pa.array(is_known), joined(f",{json.dumps(key)}:", texts), "")
 
 
 def quoted(key: str, names: Names) -> pa.Array:
-    """Return ``,"key":"name"`` for each row; nothing where there is no name."""
-    own = names.used()  # these rows may have few of the many of their table
-    texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in own.texts]
-    return taken(texts, own)
+    """Return the text ``,"key":"name"`` for each row; an empty text if the name is empty."""
+    used = names.used()  # these rows can use few of the many names of their table
+    texts = [f",{json.dumps(key)}:{as_json(name)}" if name else "" for name in used.texts]
+    return text_of_each_row(texts, used)
 
 
 def names_as_json(names: Names) -> pa.Array:
-    """Return the name of each row in quotation marks."""
-    own = names.used()
-    return taken(list(map(as_json, own.texts)), own)
+    """Return the name of each row as a JSON string."""
+    used = names.used()
+    return text_of_each_row(list(map(as_json, used.texts)), used)
 
 
 def as_json(text: str) -> str:
-    """Return a text as JSON, without what a terminal would obey."""
+    """Return a text as a JSON string with visible control characters."""
     return visible_text(json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False))
 
 
-def taken(texts: list[str], names: Names) -> pa.Array:
-    """Return what stands for each row's name: ``texts`` has one for each of ``names.texts``."""
+def text_of_each_row(texts: list[str], names: Names) -> pa.Array:
+    """Return the text for the name of each row. ``texts`` corresponds to ``names.texts``."""
     return pa.array(texts, pa.string()).take(pa.array(names.codes))
 
 
 _FIRST_DEVICE: Final = 3_000_000_000
+"""The first process number of the Chrome format that stands for a device."""
 _FIRST_EXTRA: Final = 2_000_000_000
+"""The first number of additional lanes."""
 _HOST: Final = -2
-_MOST_NESTED: Final = 64
-"""What overlaps in more lanes than this lies in lanes in which nothing nests, so that finding one
-does not grow with their number."""
+"""The device number that stands for the host."""
+_MAX_NESTED_LANES: Final = 64
+"""The maximum number of overlapping lanes with nested slices.
+
+Further rows are in flat lanes, in which no slices nest. The time to find a flat lane does not grow
+linearly with the number of lanes.
+"""
 _NO_STREAM: Final = 1 << 31
-"""From here on numbers are minus one, written without a sign: a wait that is for all streams."""
+"""Stream numbers from this value on are -1 stored without a sign: a wait for all streams."""
 
 _Int64Array = npt.NDArray[np.int64]
 Places = tuple[_Int64Array, _Int64Array]
-"""The process and the lane of each row, by their numbers."""
+"""The numbers of the process and the lane of each row."""
 
 
 @dataclass(slots=True)
 class ChromeLanes:
-    """The lanes so far; they get their numbers as rows ask for them."""
+    """The processes and lanes so far. A lane is created and numbered when a row needs it.
+
+    A *place* is a process number, a thread or stream, and a kind. ``_extra_lanes`` has the numbers
+    of additional lanes by place and overlap level. ``_names`` has the name and the thread or stream
+    by process and lane number. ``_open_ends`` has the ends of unfinished slices by process, lane,
+    and table, outermost first. ``_flat_lanes`` has a heap of (end, level) by place and table.
+    """
 
     trace: Trace
     _threads: dict[tuple[int, int], str]
     _processes: dict[tuple[int, int], int] = field(default_factory=dict)
-    _extra: dict[tuple[int, int, str, int], int] = field(default_factory=dict)
+    _extra_lanes: dict[tuple[int, int, str, int], int] = field(default_factory=dict)
     _names: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    _open: dict[tuple[int, int, str], list[int]] = field(default_factory=dict)
-    _until: dict[tuple[object, ...], list[tuple[int, int]]] = field(default_factory=dict)
+    _open_ends: dict[tuple[int, int, str], list[int]] = field(default_factory=dict)
+    _flat_lanes: dict[tuple[object, ...], list[tuple[int, int]]] = field(default_factory=dict)
     _n_devices: int = 0
 
     @classmethod
     def of(cls, ranks: Ranks) -> ChromeLanes:
-        """Return no lanes yet, of a run that knows its processes, threads and devices."""
+        """Return an object without lanes, with the processes, threads, and devices of ``ranks``."""
         tables = {name: ranks.table(name) for name in ("processes", "threads", "devices")}
         trace = make_trace(ranks.info, tables, ranks.recorded, ranks.span, ())
         threads = tables["threads"].rows()
         return cls(trace, {(row["process"], row["thread"]): row["name"] for row in threads})
 
     def of_devices(self, table: str, events: Table, kind: str = "") -> Places:
-        """Return where each row of device work is; ``kind`` has lanes of its own."""
-        return self._placed(table, events, ("process", "device", "stream"), kind)
+        """Return the process and lane of each row of GPU work. Each ``kind`` has separate lanes."""
+        return self._place_rows(table, events, ("process", "device", "stream"), kind)
 
     def of_threads(self, table: str, events: Table, kind: str = "") -> Places:
-        """Return where each row of the host is; ``kind`` has lanes of its own."""
-        return self._placed(table, events, ("process", "", "thread"), kind)
+        """Return the process and lane of each row of CPU work. Each ``kind`` has separate lanes."""
+        return self._place_rows(table, events, ("process", "", "thread"), kind)
 
-    def _placed(
+    def _place_rows(
         self, table: str, events: Table, columns: tuple[str, str, str], kind: str
     ) -> Places:
+        """Return the process and lane of each row.
+
+        ``columns`` are the names of the columns with the process, the device, and the stream or
+        thread. An empty device column means the host.
+        """
         processes, lanes = np.zeros(len(events), np.int64), np.zeros(len(events), np.int64)
         starts, nothing = events["start_ns"], np.full(len(events), ABSENT)
         ends = events.get("end_ns", starts)
         keys = [events.get(column, nothing) for column in columns]
         for rows in rows_by_first(*keys):
-            process, device, lane = (int(own[rows[0]]) for own in keys)
+            process, device, lane = (int(key[rows[0]]) for key in keys)
             pid = self.process_of(process, device if columns[1] else None)
             processes[rows] = pid
-            lanes[rows] = self._nested(table, (pid, lane, kind), starts[rows], ends[rows])
+            lanes[rows] = self._assign_lanes(table, (pid, lane, kind), starts[rows], ends[rows])
         return processes, lanes
 
     def process_of(self, process: int, device: int | None = None) -> int:
-        """Return the number of a process, or of a device that it uses."""
+        """Return the number of a process, or of a device that the process uses."""
         if device is None:
             return self._processes.setdefault((process, _HOST), max(process, 0))
         if (process, device) not in self._processes:
@@ -145,39 +163,50 @@ class ChromeLanes:
             self._n_devices += 1
         return self._processes[process, device]
 
-    def _nested(
+    def _assign_lanes(
         self, table: str, place: tuple[int, int, str], starts: _Int64Array, ends: _Int64Array
     ) -> _Int64Array:
-        """Return the lane of each row, so that in each lane those of a table nest."""
-        found = np.zeros(len(starts), np.int64)
-        rest, level = np.arange(len(starts)), 0
-        while len(rest) and level < _MOST_NESTED:
+        """Return the lane number of each row at ``place``.
+
+        Rows of one table nest in each lane, or follow one another in flat lanes.
+        """
+        lanes = np.zeros(len(starts), np.int64)
+        remaining, level = np.arange(len(starts)), 0
+        while len(remaining) and level < _MAX_NESTED_LANES:
             number = self._lane(place, level)
-            is_open = self._open.setdefault((place[0], number, table), [])
-            fits = _that_nest(starts[rest], ends[rest], is_open)
-            found[rest[fits]] = number
-            rest = rest[~fits]
+            open_ends = self._open_ends.setdefault((place[0], number, table), [])
+            nests = _find_nesting(starts[remaining], ends[remaining], open_ends)
+            lanes[remaining[nests]] = number
+            remaining = remaining[~nests]
             level += 1
-        until = self._until.setdefault((*place, table), [])
-        for row, start, end in zip(rest.tolist(), starts[rest], ends[rest], strict=True):
-            is_free = bool(until) and until[0][0] <= start
-            level = heappop(until)[1] if is_free else _MOST_NESTED + len(until)
-            heappush(until, (int(end), level))
-            found[row] = self._lane(place, level)
-        return found
+        flat_lanes = self._flat_lanes.setdefault((*place, table), [])
+        for row, start, end in zip(
+            remaining.tolist(), starts[remaining], ends[remaining], strict=True
+        ):
+            is_free = bool(flat_lanes) and flat_lanes[0][0] <= start
+            level = heappop(flat_lanes)[1] if is_free else _MAX_NESTED_LANES + len(flat_lanes)
+            heappush(flat_lanes, (int(end), level))
+            lanes[row] = self._lane(place, level)
+        return lanes
 
     def _lane(self, place: tuple[int, int, str], level: int) -> int:
-        """Return the number of a lane: that of the thread or stream, if it can be."""
+        """Return the number of the lane at ``place`` for rows at this overlap level.
+
+        Level 0 without a kind has the number of the thread or stream, or 0 if it is unknown.
+        """
         pid, lane, kind = place
         number = max(lane, 0)
         if kind or level:
-            number = self._extra.setdefault((*place, level), _FIRST_EXTRA + len(self._extra))
+            number = self._extra_lanes.setdefault(
+                (*place, level), _FIRST_EXTRA + len(self._extra_lanes)
+            )
         if (pid, number) not in self._names:
-            words = [self._name(pid, lane), kind, f"overlapping {level}" if level else ""]
-            self._names[pid, number] = (" · ".join(filter(None, words)), lane)
+            name_parts = [self._name(pid, lane), kind, f"overlapping {level}" if level else ""]
+            self._names[pid, number] = (" · ".join(filter(None, name_parts)), lane)
         return number
 
     def _name(self, pid: int, lane: int) -> str:
+        """Return the name of a stream (if ``pid`` stands for a device) or thread."""
         if pid >= _FIRST_DEVICE:
             is_known = 0 <= lane < _NO_STREAM
             return f"stream {lane}" if is_known else "no stream"
@@ -188,14 +217,14 @@ class ChromeLanes:
         return name if name.startswith("thread ") else " · ".join(filter(None, [main, name]))
 
     def described(self) -> Iterator[str]:
-        """Yield what processes and lanes are called, and their order, as events of JSON."""
-        yield from self._described_processes()
+        """Yield JSON metadata events with the names and the order of processes and lanes."""
+        yield from self._describe_processes()
         ordered = sorted(self._names.items(), key=lambda lane: (lane[0][0], lane[1][1], lane[0][1]))
         for order, ((pid, number), (name, _)) in enumerate(ordered):
             yield _metadata("thread_name", pid, number, f'"name":{as_json(plain_text(name))}')
             yield _metadata("thread_sort_index", pid, number, f'"sort_index":{order}')
 
-    def _described_processes(self) -> Iterator[str]:
+    def _describe_processes(self) -> Iterator[str]:
         ranks = {row["process"]: row["rank"] for row in self.trace.processes.rows()}
 
         def order_of(place: tuple[int, int]) -> tuple[bool, int, int, int]:
@@ -207,10 +236,10 @@ class ChromeLanes:
             name = describe_process(self.trace, process)
             if device != _HOST:
                 rank = ranks.get(process, ABSENT)
-                own = describe_device(self.trace, device)
+                device_name = describe_device(self.trace, device)
                 owner = f"rank {rank}" if rank != ABSENT else f"process {process}"
-                # A run of several files calls its devices by their ranks already.
-                name = f"{owner} · {own.replace(f' · rank {rank}', '')}"
+                # In a run of several files, the device name already contains the rank.
+                name = f"{owner} · {device_name.replace(f' · rank {rank}', '')}"
             pid = self._processes[place]
             yield _metadata("process_name", pid, 0, f'"name":{as_json(plain_text(name))}')
             label = "GPU" if device != _HOST else "CPU"
@@ -218,22 +247,27 @@ class ChromeLanes:
             yield _metadata("process_sort_index", pid, 0, f'"sort_index":{order}')
 
 
-def _metadata(name: str, pid: int, tid: int, told: str) -> str:
-    return f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"ts":0,"args":{{{told}}}}}'
+def _metadata(name: str, pid: int, tid: int, arguments: str) -> str:
+    return f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"ts":0,"args":{{{arguments}}}}}'
 
 
-def _that_nest(starts: _Int64Array, ends: _Int64Array, is_open: list[int]) -> npt.NDArray[np.bool_]:
-    """Return which rows nest in those before them, whose ends are ``is_open``, outer first."""
-    before = np.maximum.accumulate(np.append(max(is_open, default=starts[0]), ends))
-    fits = np.ones(len(starts), np.bool_)
-    if bool((starts >= before[:-1]).all()):
-        is_open[:] = [int(before[-1])]
-        return fits
+def _find_nesting(
+    starts: _Int64Array, ends: _Int64Array, open_ends: list[int]
+) -> npt.NDArray[np.bool_]:
+    """Return whether each row nests in the preceding rows that nest.
+
+    ``open_ends`` are the ends of unfinished rows, outermost first. The function updates them.
+    """
+    latest_ends = np.maximum.accumulate(np.append(max(open_ends, default=starts[0]), ends))
+    nests = np.ones(len(starts), np.bool_)
+    if bool((starts >= latest_ends[:-1]).all()):
+        open_ends[:] = [int(latest_ends[-1])]
+        return nests
     for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        while is_open and is_open[-1] <= start:
-            is_open.pop()
-        if is_open and end > is_open[-1]:
-            fits[row] = False
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and end > open_ends[-1]:
+            nests[row] = False
         else:
-            is_open.append(end)
-    return fits
+            open_ends.append(end)
+    return nests

@@ -1,4 +1,4 @@
-"""``openmetrics``: what analyses tell about the window, as gauges in the text of OpenMetrics."""
+"""Export results of the window as gauges in the ``openmetrics`` text format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
-from traceprof.export.request import Export, Exported, Request, answered
+from traceprof.export.request import Export, Exported, Request, answer_analyses
 from traceprof.files import new_file
 from traceprof.model.results import Column, Unit
 from traceprof.render.escape import visible_text
@@ -18,70 +18,79 @@ from traceprof.session.answer import Document
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_S
 
-_ANALYSES: Final = ("steps", "breakdown", "idle", "phases", "collectives", "copies")
-_PER_INSTANT: Final = frozenset({"step", "at_ns", "number"})
-"""Keys of tables that tell what happened one after another: a gauge has one value."""
+_DEFAULT_ANALYSES: Final = ("steps", "breakdown", "idle", "phases", "collectives", "copies")
+_SEQUENCE_KEYS: Final = frozenset({"step", "at_ns", "number"})
+"""Keys of tables with a row per instant. Such tables are omitted: a gauge has only one value."""
 
 _RANK: Final = "rank"
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """How values of a unit are called and written: ``suffix`` of names instead of our own."""
+class _UnitForm:
+    """How to name and scale values of a unit.
 
-    own: str
+    ``suffix`` replaces ``column_suffix`` in the name. ``unit`` is the unit of OpenMetrics.
+    """
+
+    column_suffix: str
     suffix: str
     unit: str = ""
     divisor: int = 1
 
 
-_FORMS: Final[Mapping[Unit, _Form]] = {
-    Unit.NS: _Form("_ns", "_seconds", "seconds", NS_PER_S),
-    Unit.AT_NS: _Form("_ns", "_seconds", "seconds", NS_PER_S),
-    Unit.BYTES: _Form("_bytes", "_bytes", "bytes"),
-    Unit.BYTES_PER_S: _Form("_bytes_per_s", "_bytes_per_second", "bytes_per_second"),
-    Unit.FLOP: _Form("_flop", "_flop"),
-    Unit.FLOP_PER_S: _Form("_flop_per_s", "_flop_per_second"),
-    Unit.PER_S: _Form("_per_s", "_per_second", "per_second"),
-    Unit.RATIO: _Form("_ratio", "_ratio", "ratio"),
-    Unit.FACTOR: _Form("_factor", "_factor"),
-    # Names that end in "_count" belong to histograms and summaries.
-    Unit.COUNT: _Form("_count", "_number"),
-    Unit.NUMBER: _Form("", ""),
-    Unit.FLAG: _Form("", ""),
+_UNIT_FORMS: Final[Mapping[Unit, _UnitForm]] = {
+    Unit.NS: _UnitForm("_ns", "_seconds", "seconds", NS_PER_S),
+    Unit.AT_NS: _UnitForm("_ns", "_seconds", "seconds", NS_PER_S),
+    Unit.BYTES: _UnitForm("_bytes", "_bytes", "bytes"),
+    Unit.BYTES_PER_S: _UnitForm("_bytes_per_s", "_bytes_per_second", "bytes_per_second"),
+    Unit.FLOP: _UnitForm("_flop", "_flop"),
+    Unit.FLOP_PER_S: _UnitForm("_flop_per_s", "_flop_per_second"),
+    Unit.PER_S: _UnitForm("_per_s", "_per_second", "per_second"),
+    Unit.RATIO: _UnitForm("_ratio", "_ratio", "ratio"),
+    Unit.FACTOR: _UnitForm("_factor", "_factor"),
+    # OpenMetrics reserves the suffix "_count" for histograms and summaries.
+    Unit.COUNT: _UnitForm("_count", "_number"),
+    Unit.NUMBER: _UnitForm("", ""),
+    Unit.FLAG: _UnitForm("", ""),
 }
 
 
 @dataclass
 class _Families:
-    """Gauges with their samples, in the order in which they were found."""
+    """Gauges with their lines (header and samples) by name, in the order of addition.
+
+    ``seen`` contains the samples with labels, ``count`` is the number of values.
+    """
 
     gauges: dict[str, list[str]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     count: int = 0
 
     def labels(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is known of ``values`` as labels."""
-        known = {key: plain(value) for key, value in values.items()}
-        return {key: str(one) for key, one in known.items() if one is not None}
+        """Return the known ``values`` as texts of labels."""
+        plain_values = {key: plain(value) for key, value in values.items()}
+        return {key: str(value) for key, value in plain_values.items() if value is not None}
 
     def add(self, prefix: str, column: Column, value: Any, labels: Mapping[str, str]) -> None:
-        """Add a value of a declared column, unless it is not known."""
+        """Add a sample with the value of a declared column, if the value is a known number."""
         number = plain(value)
         is_number = isinstance(number, bool | int | float) and math.isfinite(number)
-        form = _FORMS.get(column.unit)
+        form = _UNIT_FORMS.get(column.unit)
         if form is None or not is_number:
             return
-        name = _name(prefix, column, form)
-        lines = self.gauges.setdefault(name, _head(name, form.unit, column.meaning))
-        lines.append(f"{self._own(name, labels)} {_number(number, form.divisor)}")
+        name = _metric_name(prefix, column, form)
+        lines = self.gauges.setdefault(name, _metric_header(name, form.unit, column.meaning))
+        lines.append(f"{self._unique_sample(name, labels)} {_number(number, form.divisor)}")
         self.count += 1
 
-    def _own(self, name: str, labels: Mapping[str, str]) -> str:
-        """Return a sample's name with its labels; where masking made some alike, with a number."""
-        sample, place = _sample(name, labels), 2
+    def _unique_sample(self, name: str, labels: Mapping[str, str]) -> str:
+        """Return the name of a sample with its labels.
+
+        Masking of secrets can make labels equal. A label "row" distinguishes these samples.
+        """
+        sample, row = _sample(name, labels), 2
         while sample in self.seen:
-            sample, place = _sample(name, {**labels, "row": str(place)}), place + 1
+            sample, row = _sample(name, {**labels, "row": str(row)}), row + 1
         self.seen.add(sample)
         return sample
 
@@ -92,40 +101,42 @@ def _export(run: Run, request: Request) -> Exported:
             raise UsageError(
                 f"{option} cannot be used with --to openmetrics, which exports the whole run"
             )
-    done = Exported(request.output)
-    document = answered(run, request.results or _ANALYSES, done)
+    exported = Exported(request.output)
+    document = answer_analyses(run, request.results or _DEFAULT_ANALYSES, exported)
     families = _Families()
     _add_results(families, document)
-    lines = [*_about(families, document)]
+    lines = [*_describe_source(families, document)]
     lines += [line for family in families.gauges.values() for line in family]
     with new_file(request.output, force=request.force, inputs=run.paths) as target:
         target.write_text("\n".join([*lines, "# EOF"]) + "\n", "utf-8", "replace")
-    done.n_rows = families.count
-    return done
+    exported.n_rows = families.count
+    return exported
 
 
-def _about(families: _Families, document: Document) -> Iterator[str]:
-    """Yield what says of which window the gauges are."""
-    about = {
-        "path": document.info.path,
-        "profiler": document.info.profiler,
-        "window": document.selection.label,
-    }
-    told = families.labels(about)
+def _describe_source(families: _Families, document: Document) -> Iterator[str]:
+    """Yield the lines that describe the trace and the window of the gauges."""
+    labels = families.labels(
+        {
+            "path": document.info.path,
+            "profiler": document.info.profiler,
+            "window": document.selection.label,
+        }
+    )
     yield "# TYPE traceprof_trace info"
     yield "# HELP traceprof_trace the trace and the window of the gauges"
-    yield f"{_sample('traceprof_trace_info', told)} 1"
+    yield f"{_sample('traceprof_trace_info', labels)} 1"
     name = "traceprof_window_seconds"
-    yield from _head(name, "seconds", "the length of the window")
+    yield from _metric_header(name, "seconds", "the length of the window")
     yield f"{name} {_number(document.selection.window.duration_ns, NS_PER_S)}"
 
 
 def _add_results(families: _Families, document: Document) -> None:
+    """Add the scalars and the main table of each result."""
     for name, result in document.results.items():
         for scalar in result.spec.scalars:
             families.add(name, scalar, result.scalars.get(scalar.name), {})
         table = table_of(result, document.ranks)
-        if _PER_INSTANT.isdisjoint(result.spec.tables[0].keys):
+        if _SEQUENCE_KEYS.isdisjoint(result.spec.tables[0].keys):
             _add_table(families, name if table.name == name else f"{name}_{table.name}", table)
 
 
@@ -139,13 +150,14 @@ def _add_table(families: _Families, prefix: str, table: ShownTable) -> None:
                 families.add(prefix, column, row[column.name], labels)
 
 
-def _name(prefix: str, column: Column, form: _Form) -> str:
-    base = f"_{column.name}".removesuffix(form.own) if form.own else f"_{column.name}"
-    words = f"traceprof_{prefix}{base}{form.suffix}"
-    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in words)
+def _metric_name(prefix: str, column: Column, form: _UnitForm) -> str:
+    """Return the name of the gauge for a column: ``traceprof_steps_duration_seconds``."""
+    base = f"_{column.name}".removesuffix(form.column_suffix)
+    name = f"traceprof_{prefix}{base}{form.suffix}"
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
 
 
-def _head(name: str, unit: str, meaning: str) -> list[str]:
+def _metric_header(name: str, unit: str, meaning: str) -> list[str]:
     lines = [f"# TYPE {name} gauge"]
     if unit:
         lines.append(f"# UNIT {name} {unit}")
@@ -153,26 +165,26 @@ def _head(name: str, unit: str, meaning: str) -> list[str]:
 
 
 def _sample(name: str, labels: Mapping[str, str]) -> str:
-    told = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
-    return f"{name}{{{told}}}" if told else name
+    label_text = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
+    return f"{name}{{{label_text}}}" if label_text else name
 
 
 def _escaped(text: str) -> str:
-    """Return a text as HELP and labels have it, without what a terminal obeys."""
+    """Return a text escaped for HELP lines and labels, with visible control characters."""
     for plain_letter, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
         text = text.replace(plain_letter, written)
     return visible_text(text)
 
 
 def _number(value: float, divisor: int) -> str:
-    """Return a number as it is written; ns in seconds keep all of their digits."""
+    """Return ``value / divisor`` as text; integers of ns keep all digits in seconds."""
     if divisor == 1:
-        return repr(value + 0)  # of a flag 0 or 1
+        return repr(value + 0)  # a flag becomes 0 or 1
     if not float(value).is_integer():
         return repr(value / divisor)
-    whole, rest = divmod(abs(int(value)), divisor)
+    whole, remainder = divmod(abs(int(value)), divisor)
     sign = "-" if value < 0 else ""
-    return f"{sign}{whole}.{rest:09}" if rest else f"{sign}{whole}"
+    return f"{sign}{whole}.{remainder:09}" if remainder else f"{sign}{whole}"
 
 
 EXPORTS: Final[Mapping[str, Export]] = {"openmetrics": _export}

@@ -1,6 +1,7 @@
-"""``perfetto`` (and ``chrome``): a trace as JSON of Chrome's trace events, written as a stream.
+"""Export a trace as JSON in the Chrome trace-event format (``perfetto`` and ``chrome``).
 
-Events are in the words of Kineto where it has some.
+The events are written as a stream. Categories and arguments have the names that Kineto uses, if it
+has the same kind of event.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from traceprof.export.chrome_lanes import (
     names_as_json,
     number,
     quoted,
-    taken,
+    text_of_each_row,
 )
 from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.files import new_file
@@ -54,12 +55,17 @@ _SYNCS: Final = {
     "stream": "Stream Sync",
     "context": "Context Sync",
 }
-_Made = Iterator[pa.Array]
+_EventTexts = Iterator[pa.Array]
+"""Arrays with the JSON text of one event per row."""
 
 
 @dataclass(slots=True)
 class ChromeDrawing:
-    """Into what rows are drawn; times count from ``zero_ns``, and ``trace`` has the launches."""
+    """The state of an export.
+
+    Times are relative to ``zero_ns``. ``trace`` contains the launches of GPU work. ``n_flows`` is
+    the number of flow arrows so far.
+    """
 
     lanes: ChromeLanes
     zero_ns: int
@@ -67,26 +73,33 @@ class ChromeDrawing:
     n_flows: int = 0
 
 
-def events_of(table: str, events: Table, to: ChromeDrawing) -> _Made:
-    """Yield rows of ``table`` as texts of events, each with a comma and a newline behind it.
+def events_of(table: str, events: Table, to: ChromeDrawing) -> _EventTexts:
+    """Yield the rows of ``table`` as event texts. Each text ends with a comma and a newline.
 
-    Details of another table are none.
+    Tables that contain details of another table have no events.
     """
     if len(events) and not TABLES[table].detail_of:
-        yield from _EVENTS[table](events, to)
+        yield from _WRITERS[table](events, to)
 
 
 def _slices(
-    events: Table, places: Places, zero_ns: int, told: tuple[Text, Text], *arguments: Text
+    events: Table,
+    places: Places,
+    zero_ns: int,
+    category_and_name: tuple[Text, Text],
+    *arguments: Text,
 ) -> pa.Array:
-    """Return complete events: ``told`` are category and name as JSON; arguments begin so: ",x"."""
+    """Return complete events ("ph": "X") with start and duration.
+
+    ``category_and_name`` are JSON strings. Each text of ``arguments`` starts with a comma.
+    """
     starts = events["start_ns"]
     durations = events["end_ns"] - starts
     return joined(
         '{"ph":"X","cat":',
-        told[0],
+        category_and_name[0],
         ',"name":',
-        told[1],
+        category_and_name[1],
         *_place(places),
         ',"ts":',
         microseconds(starts - zero_ns),
@@ -98,11 +111,13 @@ def _slices(
 
 
 def _place(places: Places) -> tuple[Text, ...]:
+    """Return the pieces of the "pid" and "tid" members."""
     pid, tid = (pa.array(numbers).cast(pa.string()) for numbers in places)
     return ',"pid":', pid, ',"tid":', tid
 
 
 def _arguments(arguments: tuple[Text, ...]) -> tuple[Text, ...]:
+    """Return the pieces of the "args" member. Remove the comma before the first argument."""
     if not arguments:
         return ()
     body = joined(*arguments)
@@ -110,49 +125,54 @@ def _arguments(arguments: tuple[Text, ...]) -> tuple[Text, ...]:
 
 
 def _number(events: Table, column: str, key: str = "") -> pa.Array:
+    """Return an integer column as arguments; an empty text for rows with `ABSENT`."""
     values = events[column]
     return number(key or column, values, values != ABSENT)
 
 
-def _real(events: Table, column: str) -> pa.Array:
+def _real_number(events: Table, column: str) -> pa.Array:
+    """Return a float column as arguments; an empty text for rows with NaN."""
     values = events[column]
     return number(column, values, np.isfinite(values))
 
 
-def _device(events: Table) -> tuple[Text, ...]:
+def _device_numbers(events: Table) -> tuple[Text, ...]:
+    """Return the arguments that all GPU work has: device, stream, and correlation."""
     names = ("device", "stream", "correlation")
     return tuple(_number(events, name) for name in names)
 
 
-def _kernels(events: Table, to: ChromeDrawing) -> _Made:
+def _kernels(events: Table, to: ChromeDrawing) -> _EventTexts:
     places = to.lanes.of_devices("kernels", events)
     yield _slices(
         events,
         places,
         to.zero_ns,
         ('"kernel"', names_as_json(events["name"])),
-        *_device(events),
+        *_device_numbers(events),
         quoted("activity", events["activity"]),
         _number(events, "graph_node", "graph node id"),
     )
     yield from _flows(events, places, to)
 
 
-def _copies(events: Table, to: ChromeDrawing) -> _Made:
+def _copies(events: Table, to: ChromeDrawing) -> _EventTexts:
     is_memset = events["direction"] == "memset"
     n_bytes = events["n_bytes"]
-    lasted = events["end_ns"] - events["start_ns"]
-    rates = np.round(n_bytes / np.maximum(lasted, 1), 3)  # bytes per ns are GB per s
-    is_rated = (n_bytes != ABSENT) & (lasted > 0)
+    durations = events["end_ns"] - events["start_ns"]
+    rates = np.round(n_bytes / np.maximum(durations, 1), 3)  # bytes/ns is GB/s
+    is_known = (n_bytes != ABSENT) & (durations > 0)
+    columns = [events[name] for name in ("direction", "src_kind", "dst_kind")]
+    names = _format_by_names(columns, lambda kinds: _copy_name(*kinds))
     places = to.lanes.of_devices("copies", events)
     yield _slices(
         events,
         places,
         to.zero_ns,
-        (pa.array(np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"')), _names_of_copies(events)),
-        *_device(events),
+        (pa.array(np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"')), names),
+        *_device_numbers(events),
         _number(events, "n_bytes", "bytes"),
-        number("memory bandwidth (GB/s)", rates, is_rated),
+        number("memory bandwidth (GB/s)", rates, is_known),
         _number(events, "src_device", "fromDevice"),
         _number(events, "dst_device", "toDevice"),
         _number(events, "graph_node", "graph node id"),
@@ -160,13 +180,11 @@ def _copies(events: Table, to: ChromeDrawing) -> _Made:
     yield from _flows(events, places, to)
 
 
-def _names_of_copies(events: Table) -> pa.Array:
-    columns = [events[name] for name in ("direction", "src_kind", "dst_kind")]
-    return _of_all(columns, lambda kinds: _name_of_copy(*kinds))
+def _format_by_names(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> pa.Array:
+    """Return ``text(names)`` for each row, with the row's names in all ``columns``.
 
-
-def _of_all(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> pa.Array:
-    """Return what ``text`` makes of each row's names in all of ``columns``."""
+    Call ``text`` once for each distinct combination of names.
+    """
     groups = groups_of(*(names.packed for names in columns))
     texts = (
         text([str(names.texts[code]) for names, code in zip(columns, key, strict=True)])
@@ -175,44 +193,46 @@ def _of_all(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> p
     return pa.array(list(texts), pa.string()).take(pa.array(groups.number))
 
 
-def _name_of_copy(direction: str, source: str, target: str) -> str:
+def _copy_name(direction: str, source: str, target: str) -> str:
+    """Return the name of a copy as Kineto shows it, "Memcpy HtoD (Pageable -> Device)", as JSON."""
     ends = [end.replace("_", " ").title() for end in (source, target) if end]
     kinds = f" ({' -> '.join(ends)})" if ends else ""
     return f'"{_DIRECTIONS.get(direction, "Memcpy")}{kinds}"'
 
 
-def _api_calls(events: Table, to: ChromeDrawing) -> _Made:
+def _api_calls(events: Table, to: ChromeDrawing) -> _EventTexts:
     names = events["name"]
-    words = list(map(_category_of_call, names.texts))
-    told = (taken(words, names), names_as_json(names))
+    categories = list(map(_call_category, names.texts))
+    category_and_name = (text_of_each_row(categories, names), names_as_json(names))
     lanes = to.lanes.of_threads("api_calls", events)
-    yield _slices(events, lanes, to.zero_ns, told, _number(events, "correlation"))
+    yield _slices(events, lanes, to.zero_ns, category_and_name, _number(events, "correlation"))
 
 
-def _category_of_call(name: str) -> str:
+def _call_category(name: str) -> str:
+    """Return the category of an API call as Kineto names it, as a JSON string."""
     if name.startswith("hip"):
         return '"hip_runtime"'
     is_driver = name.startswith("cu") and not name.startswith("cuda")
     return '"cuda_driver"' if is_driver else '"cuda_runtime"'
 
 
-def _ranges(events: Table, to: ChromeDrawing) -> _Made:
+def _ranges(events: Table, to: ChromeDrawing) -> _EventTexts:
     is_nested = events["kind"] != "start_end"
     for rows, kind in ((is_nested, ""), (~is_nested, "start/end ranges")):
-        own = events.take(rows)
-        if len(own):
+        ranges = events.take(rows)
+        if len(ranges):
             yield _slices(
-                own,
-                to.lanes.of_threads(f"ranges {kind}", own, kind),
+                ranges,
+                to.lanes.of_threads(f"ranges {kind}", ranges, kind),
                 to.zero_ns,
-                ('"user_annotation"', names_as_json(own["name"])),
-                quoted("domain", own["domain"]),
-                _number(own, "category"),
-                _real(own, "payload"),
+                ('"user_annotation"', names_as_json(ranges["name"])),
+                quoted("domain", ranges["domain"]),
+                _number(ranges, "category"),
+                _real_number(ranges, "payload"),
             )
 
 
-def _marks(events: Table, to: ChromeDrawing) -> _Made:
+def _marks(events: Table, to: ChromeDrawing) -> _EventTexts:
     starts = events["start_ns"]
     yield joined(
         '{"ph":"i","s":"t","cat":"mark","name":',
@@ -220,27 +240,27 @@ def _marks(events: Table, to: ChromeDrawing) -> _Made:
         *_place(to.lanes.of_threads("marks", events)),
         ',"ts":',
         microseconds(starts - to.zero_ns),
-        *_arguments((quoted("domain", events["domain"]), _real(events, "payload"))),
+        *_arguments((quoted("domain", events["domain"]), _real_number(events, "payload"))),
         "},\n",
     )
 
 
-def _host_ops(events: Table, to: ChromeDrawing) -> _Made:
+def _host_ops(events: Table, to: ChromeDrawing) -> _EventTexts:
     for source in dict.fromkeys(events["source"]):
-        own = events.take(events["source"] == source)
+        ops = events.take(events["source"] == source)
         is_operator = source in ("cpu_op", "")
         kind = "" if is_operator else source
-        category = pa.array([source or "cpu_op"] * len(own))
+        category = pa.array([source or "cpu_op"] * len(ops))
         yield _slices(
-            own,
-            to.lanes.of_threads(f"host_ops {source}", own, kind),
+            ops,
+            to.lanes.of_threads(f"host_ops {source}", ops, kind),
             to.zero_ns,
-            (joined('"', category, '"'), names_as_json(own["name"])),
-            _number(own, "correlation"),
+            (joined('"', category, '"'), names_as_json(ops["name"])),
+            _number(ops, "correlation"),
         )
 
 
-def _collectives(events: Table, to: ChromeDrawing) -> _Made:
+def _collectives(events: Table, to: ChromeDrawing) -> _EventTexts:
     numbers = ("n_bytes", "group_size", "group_rank", "sequence", "peer", "peer_rank", "tag")
     yield _slices(
         events,
@@ -253,39 +273,41 @@ def _collectives(events: Table, to: ChromeDrawing) -> _Made:
     )
 
 
-def _syncs(events: Table, to: ChromeDrawing) -> _Made:
+def _syncs(events: Table, to: ChromeDrawing) -> _EventTexts:
     kinds = events["kind"]
-    words = [f'"{_SYNCS.get(kind, "Sync")}"' for kind in kinds.texts]
-    told = ('"cuda_sync"', taken(words, kinds))
+    texts = [f'"{_SYNCS.get(kind, "Sync")}"' for kind in kinds.texts]
+    category_and_name = ('"cuda_sync"', text_of_each_row(texts, kinds))
     places = to.lanes.of_devices("syncs", events, "waits")
-    yield _slices(events, places, to.zero_ns, told, *_device(events))
+    yield _slices(events, places, to.zero_ns, category_and_name, *_device_numbers(events))
 
 
-def _overheads(events: Table, to: ChromeDrawing) -> _Made:
-    told = ('"overhead"', names_as_json(events["name"]))
+def _overheads(events: Table, to: ChromeDrawing) -> _EventTexts:
+    category_and_name = ('"overhead"', names_as_json(events["name"]))
     places = to.lanes.of_threads("overheads", events, "profiler overhead")
-    yield _slices(events, places, to.zero_ns, told)
+    yield _slices(events, places, to.zero_ns, category_and_name)
 
 
-def _samples(events: Table, to: ChromeDrawing) -> _Made:
-    own = events.take(np.isfinite(events["value"]))
-    if own.empty:
+def _samples(events: Table, to: ChromeDrawing) -> _EventTexts:
+    samples = events.take(np.isfinite(events["value"]))
+    if samples.empty:
         return
-    names = _of_all([own["source"], own["metric"]], lambda pair: as_json(" · ".join(pair)))
-    values = pa.array(own["value"]).cast(pa.string())
+    names = _format_by_names(
+        [samples["source"], samples["metric"]], lambda pair: as_json(" · ".join(pair))
+    )
+    values = pa.array(samples["value"]).cast(pa.string())
     yield joined(
         '{"ph":"C","name":',
         names,
         f',"pid":{to.lanes.process_of(ABSENT)},"ts":',
-        microseconds(own["start_ns"] - to.zero_ns),
+        microseconds(samples["start_ns"] - to.zero_ns),
         ',"args":{"value":',
         values,
         "}},\n",
     )
 
 
-def _flows(events: Table, places: Places, to: ChromeDrawing) -> _Made:
-    """Yield the arrows from the launches to their work."""
+def _flows(events: Table, places: Places, to: ChromeDrawing) -> _EventTexts:
+    """Yield the start and end events of the flow arrows from launches to GPU work."""
     launches = find_launches(to.trace, events.select("process", "correlation"))
     known = launches.is_known
     n_known = int(known.sum())
@@ -293,7 +315,7 @@ def _flows(events: Table, places: Places, to: ChromeDrawing) -> _Made:
         return
     ids = pa.array(np.arange(to.n_flows, to.n_flows + n_known)).cast(pa.string())
     to.n_flows += n_known
-    calls = tuple(np.maximum(own[known], 0) for own in (launches.process, launches.thread))
+    calls = tuple(np.maximum(values[known], 0) for values in (launches.process, launches.thread))
     starts = events["start_ns"][known]
     for phase, (pid, tid), instants in (
         ('"s"', calls, launches.start_ns[known]),
@@ -309,7 +331,7 @@ def _flows(events: Table, places: Places, to: ChromeDrawing) -> _Made:
         )
 
 
-_EVENTS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _Made]]] = {
+_WRITERS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _EventTexts]]] = {
     "kernels": _kernels,
     "copies": _copies,
     "api_calls": _api_calls,
@@ -323,72 +345,80 @@ _EVENTS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _Made]]] = {
 }
 
 
-_ROWS: Final = 1 << 16
-_LAST: Final = '{"ph":"M","name":"trace_end","pid":0,"tid":0,"ts":0,"args":{}}'
-_OF_DEVICE: Final = {"numSms": "sm_count", "totalGlobalMem": "memory_bytes"}
+_ROWS_PER_WRITE: Final = 1 << 16
+_LAST_EVENT: Final = '{"ph":"M","name":"trace_end","pid":0,"tid":0,"ts":0,"args":{}}'
+_DEVICE_PROPERTIES: Final = {"numSms": "sm_count", "totalGlobalMem": "memory_bytes"}
 _GZIP_LEVEL: Final = 4  # twice as fast as 6, and a tenth larger
 
 
 def _export(run: Run, request: Request) -> Exported:
-    done = Exported(request.output)
+    exported = Exported(request.output)
     material = Material(run, request.ranks)
     names = check_tables(request.tables)
     ranks = material.ranks
     with (
         new_file(request.output, force=request.force, inputs=run.paths) as target,
         target.open("wb") as file,
-        _packed(file, is_packed=request.output.suffix == ".gz") as out,
+        _compressed(file, is_compressed=request.output.suffix == ".gz") as out,
     ):
-        out.write(_head(ranks))
+        out.write(_trace_header(ranks))
         drawing = ChromeDrawing(ChromeLanes.of(ranks), ranks.span.start_ns, ranks.parts[0])
         for part in material.parts(names):
             drawing.trace = part.trace
             for name, table in part.tables.items():
-                for first in range(0, len(table), _ROWS):
-                    rows = table.take(slice(first, first + _ROWS))
+                for first in range(0, len(table), _ROWS_PER_WRITE):
+                    rows = table.take(slice(first, first + _ROWS_PER_WRITE))
                     for texts in events_of(name, rows, drawing):
                         out.write(bytes_of(texts))
-                done.n_rows += len(table)
-            request.progress(done.n_rows, 0, "rows")
-        # The list of events ends with what is not empty: the last of them has no comma.
-        described = [*drawing.lanes.described(), _LAST]
+                exported.n_rows += len(table)
+            request.progress(exported.n_rows, 0, "rows")
+        # The metadata events are last and never empty, so that the last event has no comma.
+        described = [*drawing.lanes.described(), _LAST_EVENT]
         out.write(",\n".join(described).encode("utf-8", "replace") + b"\n]}\n")
-    return done
+    return exported
 
 
-def _head(ranks: Ranks) -> bytes:
-    """Return what stands before the events: the clock, the devices, and which rank it is."""
-    told: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns"}
+def _trace_header(ranks: Ranks) -> bytes:
+    """Return the JSON text before the events: the clock, the devices, and the rank.
+
+    The rank is included only if all processes have the same one.
+    """
+    header: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns"}
     if ranks.info.utc_epoch_ns is not None:
-        told["baseTimeNanoseconds"] = ranks.info.utc_epoch_ns + ranks.span.start_ns
+        header["baseTimeNanoseconds"] = ranks.info.utc_epoch_ns + ranks.span.start_ns
     devices = ranks.table("devices").rows()
     if devices:
-        told["deviceProperties"] = [
+        header["deviceProperties"] = [
             {
                 "id": row["device"],
                 "name": row["name"],
-                **{key: row[name] for key, name in _OF_DEVICE.items() if row[name] != ABSENT},
+                **{
+                    key: row[name]
+                    for key, name in _DEVICE_PROPERTIES.items()
+                    if row[name] != ABSENT
+                },
             }
             for row in devices
         ]
-    own = [row for row in ranks.table("processes").rows() if row["rank"] != ABSENT]
-    if len({row["rank"] for row in own}) == 1:
-        size = max(row["world_size"] for row in own)
-        told["distributedInfo"] = {
-            "rank": own[0]["rank"],
+    rank_rows = [row for row in ranks.table("processes").rows() if row["rank"] != ABSENT]
+    if len({row["rank"] for row in rank_rows}) == 1:
+        size = max(row["world_size"] for row in rank_rows)
+        header["distributedInfo"] = {
+            "rank": rank_rows[0]["rank"],
             **({"world_size": size} if size != ABSENT else {}),
         }
-    text = json.dumps(told, indent=1)
+    text = json.dumps(header, indent=1)
     return f'{text.removesuffix("}").rstrip()},\n "traceEvents": [\n'.encode()
 
 
 @contextmanager
-def _packed(file: BinaryIO, *, is_packed: bool) -> Iterator[BinaryIO]:
-    if not is_packed:
+def _compressed(file: BinaryIO, *, is_compressed: bool) -> Iterator[BinaryIO]:
+    """Yield ``file``, or a stream that writes gzip data to it."""
+    if not is_compressed:
         yield file
         return
-    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-        yield packed  # type: ignore[misc]
+    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
+        yield compressed  # type: ignore[misc]
 
 
 EXPORTS: Final[Mapping[str, Export]] = {"perfetto": _export, "chrome": _export}

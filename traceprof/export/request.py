@@ -1,4 +1,4 @@
-"""What an exporter is: a run, what is asked for, and what came of it."""
+"""The interface of exporters: the request, the outcome, and the checks that exporters share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from traceprof.session.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is wanted: ``output`` is a file or a new folder, as the form has it.
+    """What to export. ``output`` is a file or a new folder, depending on the format.
 
-    ``tables`` are those of the trace, None for all; ``results`` the analyses whose tables are
-    wanted rather than those of the trace.
+    ``tables`` are the tables of the trace to export; None means all. If ``results`` is not empty,
+    export the tables of these analyses instead of the trace. ``ranks`` None means all ranks.
     """
 
     output: Path
@@ -34,7 +34,7 @@ class Request:
 
 @dataclass(slots=True)
 class Exported:
-    """What was written: rows (or events, values), and remarks on what could not be."""
+    """The outcome: the number of rows (or events, values) written, and remarks on missing data."""
 
     path: Path
     n_rows: int = 0
@@ -42,56 +42,59 @@ class Exported:
 
     @property
     def n_bytes(self) -> int:
-        """The size of all files."""
+        """The total size of the written files."""
         files = self.path.rglob("*") if self.path.is_dir() else [self.path]
         return sum(file.stat().st_size for file in files if file.is_file())
 
     def remark(self, text: str) -> None:
-        """Add what must be said, once."""
+        """Add a remark, unless it exists."""
         self.remarks[text] = None
 
 
 Export: TypeAlias = Callable[[Run, Request], Exported]
-"""Writes a run; raises UsageError where the output cannot be written, TraceError as readers do."""
+"""Writes a run to files.
+
+It raises UsageError if the output cannot be written, and TraceError if a file cannot be read.
+"""
 
 
 def check_tables(names: Iterable[str] | None) -> list[str]:
-    """Return the tables that are asked for, all without ``names``, in their order.
+    """Return the requested tables of a trace in their standard order; None means all tables.
 
     Raises:
-        UsageError: there is none of a name.
+        UsageError: a table does not exist.
     """
-    asked = set(TABLES if names is None else names)
-    if unknown := sorted(asked - TABLES.keys()):
+    requested = set(TABLES if names is None else names)
+    if unknown := sorted(requested - TABLES.keys()):
         raise UsageError(f"unknown table {', '.join(unknown)}; choose {', '.join(TABLES)}")
-    return [name for name in TABLES if name in asked]
+    return [name for name in TABLES if name in requested]
 
 
 def check_analyses(names: Iterable[str]) -> list[str]:
-    """Return the analyses that are asked for; "all" is every one.
+    """Return the current names of the requested analyses; ``["all"]`` means all analyses.
 
     Raises:
-        UsageError: there is none of a name.
+        UsageError: an analysis does not exist.
     """
-    asked = [FORMER_NAMES.get(name, name) for name in names]
-    if asked == ["all"]:
+    requested = [FORMER_NAMES.get(name, name) for name in names]
+    if requested == ["all"]:
         return list(analysis_names())
-    if unknown := sorted(set(asked) - {*analysis_names()}):
+    if unknown := sorted(set(requested) - {*analysis_names()}):
         known = ", ".join(sorted(analysis_names()))
         raise UsageError(f"unknown analysis {', '.join(unknown)}; choose {known}")
-    return asked
+    return requested
 
 
-def answered(run: Run, names: Sequence[str], done: Exported) -> Document:
-    """Return what analyses say; what they lack is remarked.
+def answer_analyses(run: Run, names: Sequence[str], exported: Exported) -> Document:
+    """Return the results of the analyses ``names``; add a remark for each analysis without one.
 
     Raises:
-        UsageError: none of them has a result.
+        UsageError: no analysis has a result.
     """
     document = answer(run, names)
     for name, why in document.missing.items():
-        done.remark(f"{name}: {why}")
+        exported.remark(f"{name}: {why}")
     if not document.results:
-        why = f"nothing to write: {'; '.join(done.remarks)}"
+        why = f"nothing to write: {'; '.join(exported.remarks)}"
         raise UsageError(with_caveats(why, document.caveats.notes))
     return document
