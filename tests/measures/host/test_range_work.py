@@ -185,7 +185,7 @@ def _reported(
 def test_unions_are_those_of_instants_however_work_overlaps(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_work, "_AT_ONCE", 4)
+    monkeypatch.setattr(range_work, "_MAX_ROWS_AT_ONCE", 4)
     numbers = np.random.default_rng(seed)
     builder = TraceBuilder().range("a 1", 0, 100).range("b", 10, 60).range("a 2", 20, 40)
     work = [tuple(numbers.integers((0, 0, 1, 0), (110, 150, 12, 2)).tolist()) for _ in range(40)]

@@ -32,7 +32,7 @@ def test_of_one_rank_the_longest_are_told_and_the_others_counted(
 ) -> None:
     whole = run("tree", _trace(work))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tree, "_MOST", most)
+        patch.setattr(tree, "_MAX_PATHS", most)
         found = run("tree", _trace(work))
     assert found.table.rows() == whole.table.head(most).rows()
     assert found.scalars["left_out_count"] == max(0, len(whole.table) - most)

@@ -106,11 +106,11 @@ def test_many_gaps_are_looked_at_in_pieces() -> None:
 def test_work_does_not_grow_with_processes_times_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of thousands of processes that share a file takes its own rows, not all of them."""
     tables_read, pieces = [], []
-    read_columns, cut = lanes.ints, gaps._cut
+    read_columns, cut = lanes.ints, gaps._clip_to
     monkeypatch.setattr(
         lanes, "ints", lambda *asked, **rows: tables_read.append(1) or read_columns(*asked, **rows)
     )
-    monkeypatch.setattr(gaps, "_cut", lambda *asked: pieces.append(1) or cut(*asked))
+    monkeypatch.setattr(gaps, "_clip_to", lambda *asked: pieces.append(1) or cut(*asked))
     counts = []
     for n_processes in (2, 40):
         builder = TraceBuilder()

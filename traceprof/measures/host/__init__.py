@@ -1,1 +1,1 @@
-"""What the host did: launches, phases, ranges, operators, layers."""
+"""Measure the activity of the host: launches, phases, ranges, operators, layers."""

@@ -1,8 +1,8 @@
-"""Which call launched which work of a device, how late that started, how deep the queues were.
+"""Find the call that launched each kernel and copy, the launch delay, and the queue depth.
 
-A kernel or copy belongs to the API call that launched it (same process and correlation), and
-that call to the innermost range around it on its thread. Kernels of a CUDA graph belong to the
-launch of the graph.
+A kernel or copy belongs to the API call that launched it (same process and correlation). The call
+belongs to the innermost range around it on its thread. Kernels of a CUDA graph belong to the launch
+of the graph.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows, of_window
 from traceprof.measures.rows import (
+    Array,
     Bools,
     Ints,
     are_named,
@@ -25,6 +26,7 @@ from traceprof.measures.rows import (
     lengths_of,
     rows_by,
 )
+from traceprof.model.activity import Activity
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import first_rows, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth
@@ -35,7 +37,8 @@ from traceprof.model.table import Names, RowsOf, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_NOTHING = -1
+NO_ROW = -1
+"""Row number of a call, range, or phase that does not exist."""
 
 
 _BEGINS_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
@@ -43,9 +46,9 @@ _ENDS_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
 
 
 def are_migrations(copies: Table, is_called: Bools) -> Bools:
-    """Return which of the copies are pages of managed memory that moved when they were touched.
+    """Return which copies are migrations of pages of managed memory, caused by an access.
 
-    ``is_called`` says which of them a call is known of.
+    ``is_called`` is a mask of the copies with a known API call.
     """
     is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
     return np.asarray(is_managed & ~is_called, np.bool_)
@@ -53,21 +56,23 @@ def are_migrations(copies: Table, is_called: Bools) -> Bools:
 
 @fact
 def captures(trace: Trace) -> Table:
-    """Return when a thread captured what it launched into a graph: none of that ran.
+    """Return when a thread captured its launches into a graph. None of these launches ran.
 
-    Columns: process, thread, start_ns, end_ns. One that never ends lasts as long as the recording.
+    Columns: process, thread, start_ns, end_ns. A capture without an end lasts until the end of the
+    recording.
     """
     calls = trace.api_calls
     begins, ends = (
-        calls.take(are_named(calls["name"], one)) for one in (_BEGINS_CAPTURE, _ENDS_CAPTURE)
+        calls.take(are_named(calls["name"], pattern))
+        for pattern in (_BEGINS_CAPTURE, _ENDS_CAPTURE)
     )
     found = begins.select("process", "thread", "start_ns")
     end_ns = np.full(len(found), trace.span.end_ns)
     ends_of = rows_by_values(ends["process"], ends["thread"])
     for thread, rows in rows_by_values(found["process"], found["thread"]).items():
-        own = np.sort(ends["end_ns"][ends_of[thread]]) if thread in ends_of else end_ns[:0]
-        place = np.searchsorted(own, found["start_ns"][rows])
-        end_ns[rows] = np.append(own, trace.span.end_ns)[place]
+        end_times = np.sort(ends["end_ns"][ends_of[thread]]) if thread in ends_of else end_ns[:0]
+        place = np.searchsorted(end_times, found["start_ns"][rows])
+        end_ns[rows] = np.append(end_times, trace.span.end_ns)[place]
     return found.assign(end_ns=end_ns)
 
 
@@ -75,8 +80,8 @@ def captures(trace: Trace) -> Table:
 class Launches:
     """The call that launched each row of a device table; `ABSENT` where it was not recorded.
 
-    ``call`` is the row of ``calls``, the API calls of the whole trace, ``process`` that of the
-    work. What a call itself says is looked up when it is asked for; starts and ends are in ns.
+    ``call`` is the row in ``calls``, the API calls of the whole trace. ``process`` is the process
+    of the work. The properties look up values of the calls on each access. Times are in ns.
     """
 
     call: Ints
@@ -85,18 +90,18 @@ class Launches:
 
     @property
     def start_ns(self) -> Ints:
-        """When each call began."""
-        return _taken(self.calls["start_ns"], self.call)
+        """The start of each call."""
+        return _values_at(self.calls["start_ns"], self.call)
 
     @property
     def end_ns(self) -> Ints:
-        """When each call returned."""
-        return _taken(self.calls["end_ns"], self.call)
+        """The return of each call."""
+        return _values_at(self.calls["end_ns"], self.call)
 
     @property
     def thread(self) -> Ints:
         """The thread of each call."""
-        return _taken(self.calls["thread"], self.call)
+        return _values_at(self.calls["thread"], self.call)
 
     @property
     def is_known(self) -> Bools:
@@ -109,36 +114,37 @@ class Launches:
 
 
 def launches_of(trace: Trace, table: str) -> Launches:
-    """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
+    """Return the launch of each row of ``table`` (kernels, copies, or syncs) of ``trace``."""
     process = trace.table(table)["process"]
     return Launches(_calls_of(trace, table), process, trace.whole.api_calls)
 
 
 @of_rows
 def _calls_of(trace: Trace, table: str) -> Ints:
+    """Return the row of the call that launched each row of ``table``; -1: not recorded."""
     return _calls_of_work(trace, trace.table(table))
 
 
 def find_launches(trace: Trace, work: Table) -> Launches:
-    """Return what launched each row of ``work``, any rows with a process and a correlation.
+    """Return the launch of each row of ``work``, a table with a process and a correlation.
 
-    Of whole tables `launches_of` knows it already. A launch may lie outside the window that the
-    trace was cut to: it is sought in the whole.
+    For whole tables, use `launches_of`, which is stored. The launch may be outside the window of
+    the trace, so it is searched in the whole recording.
     """
     return Launches(_calls_of_work(trace, work), work["process"], trace.whole.api_calls)
 
 
 def _calls_of_work(trace: Trace, work: Table) -> Ints:
-    """Return the first call with the process and correlation of each row of ``work``."""
-    found = np.full(len(work), _NOTHING, np.int64)
+    """Return the first call with the process and correlation of each row of ``work``; -1: none."""
+    found = np.full(len(work), NO_ROW, np.int64)
     numbers, called = work["correlation"], trace.whole.api_calls["correlation"]
     calls = _numbered_calls(trace)
-    for process, own in rows_by(work, "process").items():
+    for process, rows_of_process in rows_by(work, "process").items():
         if process in calls:
-            rows = slice(None) if len(own) == len(work) else own
+            rows = slice(None) if len(rows_of_process) == len(work) else rows_of_process
             first = first_rows(called[calls[process]], numbers[rows])
-            found[rows] = np.where(first < 0, _NOTHING, calls[process][first])
-    found[numbers == ABSENT] = _NOTHING
+            found[rows] = np.where(first < 0, NO_ROW, calls[process][first])
+    found[numbers == ABSENT] = NO_ROW
     return found
 
 
@@ -147,10 +153,11 @@ def _numbered_calls(trace: Trace) -> dict[int, Ints]:
     """Return the rows of the API calls with a correlation, by process."""
     rows = np.flatnonzero(trace.api_calls["correlation"] != ABSENT)
     found = rows_by_value(trace.api_calls["process"][rows])
-    return {process: rows[own] for process, own in found.items()}
+    return {process: rows[places] for process, places in found.items()}
 
 
-def _taken(values: Ints, place: Ints) -> Ints:
+def _values_at(values: Ints, place: Ints) -> Ints:
+    """Return the value at each place, `ABSENT` for negative places."""
     if not len(values):
         return np.full(len(place), ABSENT, np.int64)
     if not len(place) or int(place.min()) >= 0:
@@ -158,25 +165,80 @@ def _taken(values: Ints, place: Ints) -> Ints:
     return np.where(place >= 0, values[np.maximum(place, 0)], ABSENT)
 
 
-def innermost(ranges: Table, process: Ints, thread: Ints, instants: Ints) -> Ints:
-    """Return the row of the innermost of ``ranges`` open at each instant on each thread.
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkRows:
+    """Properties of some kernels and copies of a whole recording.
 
-    -1 where none is. The ranges must nest on each thread, as push/pop ranges do.
+    ``rows`` are row numbers in the kernels followed by the copies. Values for negative row numbers
+    are undefined.
     """
-    found = np.full(len(instants), _NOTHING, np.int64)
+
+    trace: Trace
+    rows: Ints
+
+    @property
+    def process(self) -> Ints:
+        """The process of each row."""
+        return self._values_of_rows(*(self.trace.table(name)["process"] for name in DEVICE_TABLES))
+
+    @property
+    def is_shared(self) -> Bools:
+        """Whether another device takes part: communication kernels and peer-to-peer copies."""
+        kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
+        return self._values_of_rows(kernels == Activity.COMMUNICATION.value, copies == "p2p")
+
+    @property
+    def is_migration(self) -> Bools:
+        """Whether the row is a page of managed memory that migrated because it was accessed."""
+        moved = are_migrations(self.trace.copies, launches_of(self.trace, "copies").is_known)
+        return self._values_of_rows(np.zeros(len(self.trace.kernels), np.bool_), moved)
+
+    @property
+    def launches(self) -> Launches:
+        """The launch of each row."""
+        of_tables = [launches_of(self.trace, name) for name in DEVICE_TABLES]
+        call = self._values_of_rows(*(launches.call for launches in of_tables))
+        return Launches(call, self.process, self.trace.api_calls)
+
+    @property
+    def names(self) -> Names:
+        """The name of each kernel or the direction of each copy; "" for negative row numbers."""
+        names, directions = self.trace.kernels["name"], self.trace.copies["direction"]
+        texts = [*names.texts.tolist(), *directions.texts.tolist(), ""]
+        codes = self._values_of_rows(names.codes, directions.codes + len(names.texts))
+        return Names.coded(texts, np.where(self.rows >= 0, codes, len(texts) - 1))
+
+    def _values_of_rows(self, kernels: Array, copies: Array) -> Array:
+        """Return the value of each row from a column of each table; undefined for negative rows."""
+        found = np.zeros(len(self.rows), np.result_type(kernels, copies))
+        rows = self.rows
+        is_kernel = (rows >= 0) & (rows < len(kernels))
+        found[is_kernel] = kernels[rows[is_kernel]]
+        is_copy = rows >= len(kernels)
+        found[is_copy] = copies[rows[is_copy] - len(kernels)]
+        return found
+
+
+def innermost(ranges: Table, process: Ints, thread: Ints, instants: Ints) -> Ints:
+    """Return the row of the innermost range that is open at each instant on each thread; -1: none.
+
+    The ranges must nest on each thread, as push/pop ranges do.
+    """
+    found = np.full(len(instants), NO_ROW, np.int64)
     if ranges.empty or not len(instants):
         return found
     starts, ends = bounds(ranges)
     queries = rows_by_values(process, thread)
     for lane, rows in rows_by_values(ranges["process"], ranges["thread"]).items():
         if lane in queries:
-            mine = queries[lane]
-            inner = _innermost_of_lane(starts[rows], ends[rows], instants[mine])
-            found[mine] = np.append(rows, _NOTHING)[inner]
+            queries_of_lane = queries[lane]
+            inner = _innermost_of_lane(starts[rows], ends[rows], instants[queries_of_lane])
+            found[queries_of_lane] = np.append(rows, NO_ROW)[inner]
     return found
 
 
 def _innermost_of_lane(starts: Ints, ends: Ints, instants: Ints) -> Ints:
+    """Return the place of the innermost range of one thread at each instant; -1: none."""
     parents = parents_of(nesting_depth(starts, ends))
     place = np.searchsorted(starts, instants, side="right") - 1
     while True:
@@ -187,24 +249,32 @@ def _innermost_of_lane(starts: Ints, ends: Ints, instants: Ints) -> Ints:
 
 
 def range_of_launches(trace: Trace, launches: Launches) -> Ints:
-    """Return the row, in the ranges of the whole trace, that each launch belongs to; -1: none."""
+    """Return the innermost range of each launch, a row of the whole trace's ranges; -1: none."""
     ranges = trace.whole.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     inner = innermost(ranges.take(nested), launches.process, launches.thread, launches.start_ns)
-    return np.where(launches.is_known, np.append(nested, _NOTHING)[inner], _NOTHING)
+    return np.where(launches.is_known, np.append(nested, NO_ROW)[inner], NO_ROW)
 
 
 @of_window
 def launch_table(trace: Trace) -> Table:
     """Return every kernel and copy whose launch was recorded, in the order of the launches.
 
-    Columns: device, stream, start_ns, end_ns, launch_ns, launched_ns, call (its row), api, table
-    (both Names: kernels or copies), is_first (the first that its call launched on the device: a
-    call launches all of a graph), queue_depth (pieces of work of the device in the window that were
-    launched before but had not started), is_empty (no such work was queued or running then).
+    Columns:
+
+    * device, stream, start_ns, end_ns
+    * launch_ns, launched_ns: start and end of the launching call
+    * call: row of the call; api: name of the call
+    * table: kernels or copies
+    * is_first: whether this is the first work that its call launched on the device. A call that
+      launches a graph launches all of its work.
+    * queue_depth: number of kernels and copies of the device in the window that were launched
+      before but had not started
+    * is_empty: whether no such work was queued or running
+
+    The columns api and table are Names.
     """
-    parts = [_launched(trace, name).on_disk() for name in DEVICE_TABLES]
-    table = Table.stacked(parts)
+    table = Table.stacked([_launched(trace, name).on_disk() for name in DEVICE_TABLES])
     table = table.take_on_disk(table.order("launch_ns"))
     depth = np.full(len(table), ABSENT, np.int64)
     empty = np.zeros(len(table), np.bool_)
@@ -212,7 +282,7 @@ def launch_table(trace: Trace) -> Table:
     launches, starts, ends, calls = ints(table, "launch_ns", "start_ns", "end_ns", "call")
     for rows in rows_by(table, "device").values():
         launched, before = launches[rows], np.arange(len(rows))
-        # Both are nearly in order.
+        # A stable sort is fast here, because both columns are nearly sorted.
         started = np.searchsorted(np.sort(starts[rows], kind="stable"), launched, side="right")
         depth[rows] = np.maximum(before - started, 0)
         ended = np.searchsorted(np.sort(ends[rows], kind="stable"), launched, side="right")
@@ -222,7 +292,7 @@ def launch_table(trace: Trace) -> Table:
 
 
 def _launched(trace: Trace, name: str) -> Table:
-    """Return the rows of a device table whose launch is known, with that launch."""
+    """Return the rows of a device table with a known launch, with columns of that launch."""
     launches = launches_of(trace, name)
     known = np.flatnonzero(launches.is_known)
     launches = launches.of_rows(known)
@@ -264,7 +334,7 @@ def measure_launches(trace: Trace) -> Result:
     is_first = rows["is_first"]
     call, delay = launched - launch, np.maximum(starts - launched, 0)
     all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
-    table, place = _by_call(rows, call)
+    table, place = _sum_by_call(rows, call)
     return Result(
         "launches",
         LAUNCHES_SPEC,
@@ -276,8 +346,8 @@ def measure_launches(trace: Trace) -> Result:
     )
 
 
-def _by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
-    """Return the sums by device and call, and the row of them that each launch is part of."""
+def _sum_by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
+    """Return the sums by device and call, and the row of each launch in that table."""
     depth = rows["queue_depth"]
     groups, keys = grouped({name: rows[name] for name in ("device", "api")})
     means = {
@@ -291,20 +361,24 @@ def _by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
             "count": groups.counts,
             "call_total_ns": groups.reduced(np.add, np.where(rows["is_first"], call, 0)),
             "queue_max": groups.reduced(np.maximum, depth),
-            **{name: groups.reduced(np.add, own) / groups.counts for name, own in means.items()},
+            **{
+                name: groups.reduced(np.add, values) / groups.counts
+                for name, values in means.items()
+            },
         }
     )
     return table, groups.number
 
 
 def _finish(result: Result) -> Result:
+    """Return the combined result of all ranks with medians, order, and notes."""
     samples = result.samples["launches"]
     medians = {}
     for i, name in enumerate(_MEDIANS):
         is_known = samples.values[:, i] != ABSENT
         counts = None if samples.counts is None else samples.counts[is_known]
-        own = Samples(samples.rows[is_known], samples.values[is_known, i], counts)
-        medians[name] = medians_of(result.table, own)
+        known_samples = Samples(samples.rows[is_known], samples.values[is_known, i], counts)
+        medians[name] = medians_of(result.table, known_samples)
     table = result.table.assign(**medians).in_order("-count", "device", "api")
     lost = int(result.scalars["unlinked_count"])
     text = "{lost:count} kernels and copies have no recorded launch. The table excludes them."

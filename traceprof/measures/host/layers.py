@@ -1,9 +1,9 @@
-"""Host and device time by layer of the model: which spans stand for layers, what they launched.
+"""Measure host and device time by layer of the model.
 
-Spans are taken from the best source that a run has: the ``layer:`` ranges that `traceprof record
---layers` injects; the ranges of ``emit_nvtx`` and ``record_function``; other NVTX ranges; the
-operators of a CPU trace. Sequence numbers in the names (", seq = 12") tie a backward operator
-to the forward one.
+The spans of layers come from the best source of a run, in this order: the ``layer:`` ranges that
+`traceprof record --layers` injects; the ranges of ``emit_nvtx`` and ``record_function``; other NVTX
+ranges; the operators of a CPU trace. Sequence numbers in names (", seq = 12") link a backward
+operator to its forward operator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 
 LAYER: Final = "layer:"
-"""How the names of the ranges begin that `traceprof record --layers` injects."""
+"""Prefix of the names of ranges that `traceprof record --layers` injects."""
 
 _RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
 _SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(?P<number>\d{1,18})")
@@ -41,12 +41,12 @@ _BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerSpans:
-    """The spans of the whole recording that stand for layers: one element for each.
+    """The spans of layers in the whole recording, one element per span.
 
-    ``parent`` is the span around it (-1: none) at ``depth`` - 1, ``layer`` its place in ``names``,
-    ``is_outermost`` whether no span of the same layer is around it. ``backward`` are the spans of
-    backward operators and ``forward`` those that they belong to; both None where the names carry
-    no numbers that tell.
+    ``parent`` is the span around it (-1: none), at ``depth`` - 1. ``layer`` is its place in
+    ``names``. ``is_outermost`` is whether no span of the same layer is around it. ``backward`` are
+    the spans of backward operators, and ``forward`` the spans of the forward operators that they
+    belong to. Both are None if the names contain no sequence numbers.
     """
 
     start_ns: Ints
@@ -61,27 +61,28 @@ class LayerSpans:
 
 
 def source_of_layers(ranks: Ranks) -> str:
-    """Return the best source of layers that any rank has, "" where none has any."""
+    """Return the best source of layers over all ranks; "" if there is none."""
     rows = [_rows_by_source(part) for part in ranks]
     return next((s for s in (_RECORDED, _RANGES, _OPERATORS) if any(len(r[s]) for r in rows)), "")
 
 
 @fact
 def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
-    """Return the rows of ranges, or of host operators, that each source has."""
+    """Return the rows of ranges, or of host operators, of each source of layers."""
     is_nested = trace.ranges["kind"] == "push_pop"
-    is_own = trace.ranges["domain"] == TRACEPROF_DOMAIN
+    is_from_traceprof = trace.ranges["domain"] == TRACEPROF_DOMAIN
     names = trace.ranges["name"]
     likely = names.texts[codes_containing(names.texts, [LAYER])].tolist()
     is_layer = names.isin([text for text in likely if text.startswith(LAYER)])
     return {
-        _RECORDED: np.flatnonzero(is_nested & is_own & is_layer),
-        _RANGES: np.flatnonzero(is_nested & ~is_own),
+        _RECORDED: np.flatnonzero(is_nested & is_from_traceprof & is_layer),
+        _RANGES: np.flatnonzero(is_nested & ~is_from_traceprof),
         _OPERATORS: np.flatnonzero(trace.host_ops["source"] == "cpu_op"),
     }
 
 
 def _spans(trace: Trace, source: str) -> Table:
+    """Return the spans of layers from ``source``."""
     table = trace.host_ops if source == _OPERATORS else trace.ranges
     columns = table.select("start_ns", "end_ns", "process", "thread", "name")
     return columns.take(_rows_by_source(trace)[source])
@@ -89,12 +90,12 @@ def _spans(trace: Trace, source: str) -> Table:
 
 @fact
 def layer_spans(trace: Trace, source: str) -> LayerSpans:
-    """Return the spans that stand for layers where these are from ``source``."""
+    """Return the spans of layers from ``source``, and how they nest."""
     spans = _spans(trace, source)
     parent, depth = find_parents(spans)
     names = plain_names(spans["name"])
     layer = np.asarray(names.codes, np.int64)
-    backward, forward = _operators(spans, parent)
+    backward, forward = _link_backward(spans, parent)
     return LayerSpans(
         start_ns=spans["start_ns"],
         end_ns=spans["end_ns"],
@@ -109,10 +110,10 @@ def layer_spans(trace: Trace, source: str) -> LayerSpans:
 
 
 def layers_of_work(trace: Trace, source: str) -> Mapping[str, Ints]:
-    """Return, for each table of work in the window, the innermost span that launched each row.
+    """Return, by device table, the innermost span that launched each row in the window; -1: none.
 
-    -1 where none did. What threads without a span of their own launch, as autograd's do, counts
-    for the span that is open on the thread that calls backward.
+    Work launched by threads without a span of their own, such as autograd's threads, belongs to the
+    span that is open on the thread that calls backward.
     """
     return {name: _layers_of(trace, source, name) for name in DEVICE_TABLES}
 
@@ -122,8 +123,11 @@ def _layers_of(trace: Trace, source: str, table: str) -> Ints:
     return owning_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
 
 
-def _operators(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None, None]:
-    """Return the outermost backward operators and the forward ones of the same number."""
+def _link_backward(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None, None]:
+    """Return the outermost backward operators, and the forward operators with their numbers.
+
+    Both are None if no backward operator has a sequence number.
+    """
     names = spans["name"]
     sequence = names.by_text(numbers_in(names.texts, _SEQUENCE))
     is_backward = names.by_text(are_matched(names.texts, _BACKWARD))
@@ -131,13 +135,13 @@ def _operators(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None, No
         return None, None
     groups = groups_of(spans["process"], sequence)
     forward = np.flatnonzero(~is_backward & (sequence >= 0))
-    # Of nested operators with the same number the innermost is the one that has a gradient.
+    # Of nested operators with the same sequence number, the innermost is the one with a gradient.
     last_forward = np.full(len(groups.keys), -1, np.int64)
     np.maximum.at(last_forward, groups.number[forward], forward)
-    above = np.where(parent >= 0, sequence[np.maximum(parent, 0)], -1)
-    outermost = np.flatnonzero(is_backward & (sequence >= 0) & (above != sequence))
-    of = last_forward[groups.number[outermost]]
-    return outermost[of >= 0], of[of >= 0]
+    sequence_of_parent = np.where(parent >= 0, sequence[np.maximum(parent, 0)], -1)
+    outermost = np.flatnonzero(is_backward & (sequence >= 0) & (sequence_of_parent != sequence))
+    forward_of = last_forward[groups.number[outermost]]
+    return outermost[forward_of >= 0], forward_of[forward_of >= 0]
 
 
 LAYERS_SPEC: Final = ResultSpec.of("""
@@ -156,13 +160,13 @@ LAYERS_SPEC: Final = ResultSpec.of("""
     scalars:
     same source: source of the layer names; "" if the trace contains none
     """)
-_NONE: Final = (
+_NO_LAYERS: Final = (
     "the trace contains no layer names; record with `traceprof record --layers 2` or emit_nvtx"
 )
 
 
 def measure_layers(ranks: Ranks) -> Result:
-    """Return the time of every layer, in all ranks from the same source."""
+    """Return the time of every layer. All ranks use the same source of layers."""
     source = source_of_layers(ranks)
     if not source:
         empty = LAYERS_SPEC.tables[0].of_rows()
@@ -171,6 +175,7 @@ def measure_layers(ranks: Ranks) -> Result:
 
 
 def _measure(trace: Trace, source: str) -> Result:
+    """Return the time of every layer of one rank."""
     spans = layer_spans(trace, source)
     outermost = spans.is_outermost
     starts, ends = map(trace.span.elapsed_ns, (spans.start_ns, spans.end_ns))
@@ -190,6 +195,7 @@ def _measure(trace: Trace, source: str) -> Result:
 
 
 def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, Ints]:
+    """Return the columns of device times and work counts, one element per span."""
     outermost = spans.is_outermost
     work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
     times = {"device_ns": work.total_ns * outermost, "device_self_ns": work.self_ns}
@@ -200,7 +206,7 @@ def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, Int
 
 
 def paths_of_layers(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Return paths and classes of layers; names that traceprof did not record are paths."""
+    """Return the paths and classes of layers. Names that traceprof did not record are paths."""
     split = [
         name.removeprefix(LAYER).rpartition(":")[::2] if name.startswith(LAYER) else (name, "")
         for name in names
@@ -209,13 +215,14 @@ def paths_of_layers(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
 
 
 def _finish(result: Result) -> Result:
+    """Return the combined result of all ranks with order and notes, without unused layers."""
     table = result.table
     if not result.scalars["source"]:
-        return result.lacking(_NONE)
-    shown = table.take((table["count"] > 0) | (table.get("work_count", 0) > 0))
-    largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
+        return result.lacking(_NO_LAYERS)
+    used = table.take((table["count"] > 0) | (table.get("work_count", 0) > 0))
+    largest = "device_ns" if "device_ns" in used and used["device_ns"].any() else "host_ns"
     note = Note.of("Layer names come from {source}.", source=result.scalars["source"])
-    table = shown.in_order(f"-{largest}", "layer", "type")
+    table = used.in_order(f"-{largest}", "layer", "type")
     finished = result.with_table(table).with_notes(note)
     if "device_ns" not in table or "backward_ns" in table:
         return finished

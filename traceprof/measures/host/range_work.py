@@ -1,9 +1,9 @@
-"""Device work by host range: what was launched inside each NVTX range, and when that ran.
+"""Measure device work by host range: the kernels and copies launched inside each NVTX range.
 
 Work belongs to every range that is open on its launching thread at the launch, as in the reports
-nvtxgpuproj and nvtxkernsum of ``nsys stats``. Different from these: a range inside another of
-its name counts its work once, names are without numbers and the ids of operators, copies and
-memsets count beside kernels, and ranges that do not nest (start/end) are left out.
+nvtxgpuproj and nvtxkernsum of ``nsys stats``. Differences from these reports: work of a range
+inside another range of the same name counts once; names have no numbers and operator IDs; copies
+and memsets count like kernels; ranges that do not nest (start/end) are ignored.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import unnumbered_names
 
-_FEW_ROUNDS: Final = 64
-"""Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
+_MAX_ROUNDS: Final = 64
+"""Maximum number of steps to outer spans before a slower search with logarithmic cost is used.
+Spans rarely nest deeper.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeWork:
-    """For each of some nested host spans, the kernels and copies launched inside it.
+    """The kernels and copies launched inside each of some nested host spans.
 
-    ``parent`` is the row of the span around each, -1 for the outermost. Totals include the
-    spans inside, self times do not; times are summed over streams and devices. ``first_ns`` to
-    ``last_ns`` is the span projected onto the devices: from the first start to the last end of
-    its work (0, 0 where ``work_count`` is 0).
+    ``total_ns`` and ``work_count`` include nested spans, ``self_ns`` does not. Times are summed
+    over streams and devices. ``first_ns`` and ``last_ns`` are the projection of the span onto the
+    devices: the first start and the last end of its work (0, 0 if ``work_count`` is 0).
     """
 
-    parent: Ints
     self_ns: Ints
     total_ns: Ints
     work_count: Ints
@@ -64,58 +64,57 @@ class RangeWork:
 
 
 def is_outermost_of(codes: Ints, parent: Ints) -> Bools:
-    """Return which spans have none of the same code around them (recursion counts once)."""
+    """Return which spans have no span of the same code around them. Recursion counts once."""
     outermost = np.ones(len(codes), np.bool_)
-    rows, above = np.arange(len(codes)), parent
-    for _ in range(_FEW_ROUNDS):
-        inside = above >= 0
-        rows, above = rows[inside], above[inside]
+    rows, ancestors = np.arange(len(codes)), parent
+    for _ in range(_MAX_ROUNDS):
+        inside = ancestors >= 0
+        rows, ancestors = rows[inside], ancestors[inside]
         if not len(rows):
             break
-        outermost[rows[codes[above] == codes[rows]]] = False
-        above = parent[above]
+        outermost[rows[codes[ancestors] == codes[rows]]] = False
+        ancestors = parent[ancestors]
     return outermost if not len(rows) else ~has_ancestor_with_same_code(codes, parent)
 
 
 def add_to_parents(values: Ints, parent: Ints, depth: Ints) -> Ints:
-    """Return the value of each span together with those of all spans inside it."""
+    """Return the value of each span plus the values of all spans inside it."""
     total = values.copy()
-    for rows in _inside_others(parent, depth):
+    for rows in _nested_deepest_first(parent, depth):
         np.add.at(total, parent[rows], total[rows])
     return total
 
 
-def _inside_others(parent: Ints, depth: Ints) -> Iterator[Ints]:
-    """Yield the spans that are inside others, the deepest first."""
+def _nested_deepest_first(parent: Ints, depth: Ints) -> Iterator[Ints]:
+    """Yield the rows of spans inside other spans, by level, the deepest level first."""
     inside = np.flatnonzero(parent >= 0)
     return (inside[rows] for rows in reversed(levels_of(depth[inside])))
 
 
 def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints) -> RangeWork:
-    """Return the work of nested spans; ``owners`` say which span launched each row of a table.
+    """Return the work of nested spans.
 
-    That is the innermost one, -1 where there is none.
+    ``owners`` has, for each device table, the innermost span that launched each row; -1: none.
     """
     n_spans = len(parent)
-    device_self_ns, count = np.zeros(n_spans, np.int64), np.zeros(n_spans, np.int64)
+    self_ns, count = np.zeros(n_spans, np.int64), np.zeros(n_spans, np.int64)
     first = np.full(len(parent), np.iinfo(np.int64).max)
     last = np.full(len(parent), np.iinfo(np.int64).min)
     for name, owner in owners.items():
         work = trace.table(name)
         owned, (starts, ends) = owner >= 0, bounds(work)
-        device_self_ns += sums_at(owner, ends - starts, n_spans)
+        self_ns += sums_at(owner, ends - starts, n_spans)
         count += sums_at(owner, 1, n_spans)
         np.minimum.at(first, owner[owned], starts[owned])
         np.maximum.at(last, owner[owned], ends[owned])
-    for rows in _inside_others(parent, depth):
+    for rows in _nested_deepest_first(parent, depth):
         np.minimum.at(first, parent[rows], first[rows])
         np.maximum.at(last, parent[rows], last[rows])
     total_count = add_to_parents(count, parent, depth)
     worked = total_count > 0
     return RangeWork(
-        parent=parent,
-        self_ns=device_self_ns,
-        total_ns=add_to_parents(device_self_ns, parent, depth),
+        self_ns=self_ns,
+        total_ns=add_to_parents(self_ns, parent, depth),
         work_count=total_count,
         first_ns=np.where(worked, first, 0),
         last_ns=np.where(worked, last, 0),
@@ -126,8 +125,8 @@ def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints
 class NestedRanges:
     """The ranges of the whole trace that nest on their thread.
 
-    ``rows`` are their rows in ``ranges``; ``parent`` (the place in ``rows`` of the range around
-    each, -1 for the outermost) and ``depth`` are as `find_parents` gives them.
+    ``rows`` are their rows in ``ranges``. ``parent`` is the place in ``rows`` of the range around
+    each (-1 for the outermost). ``parent`` and ``depth`` are results of `find_parents`.
     """
 
     rows: Ints
@@ -137,7 +136,7 @@ class NestedRanges:
 
 @fact
 def nested_ranges(trace: Trace) -> NestedRanges:
-    """Return how the ranges of the whole trace nest."""
+    """Return the nested ranges of the whole trace, and how they nest."""
     rows = np.flatnonzero(trace.ranges["kind"] == "push_pop")
     spans = trace.ranges.select("process", "thread", "start_ns", "end_ns").take(rows)
     return NestedRanges(rows, *find_parents(spans))
@@ -147,7 +146,8 @@ def nested_ranges(trace: Trace) -> NestedRanges:
 def ranges_of_work(trace: Trace, table: str) -> Ints:
     """Return the place in `nested_ranges` of the innermost range that launched each row; -1: none.
 
-    That is on the launching thread: what autograd's threads launch belongs to their own ranges.
+    Only ranges of the launching thread count. Work launched by autograd's threads belongs to ranges
+    of these threads.
     """
     place = np.full(len(trace.ranges) + 1, -1, np.int64)
     rows = nested_ranges(trace).rows
@@ -157,10 +157,12 @@ def ranges_of_work(trace: Trace, table: str) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanKinds:
-    """Nested spans by their kind: of those of a kind in one another the outermost alone counts.
+    """Nested spans by kind. Of nested spans of the same kind, only the outermost counts.
 
-    ``codes`` are the kinds (a number for its name, say), from 0 to ``n_kinds`` - 1. ``nearest`` is
-    the innermost span that counts of each and those around it, ``outer`` the next of those around.
+    ``codes`` are the kinds (for example, a number for each name), from 0 to ``n_kinds`` - 1.
+    ``counts`` is whether each span counts. ``nearest`` is the innermost counting span among each
+    span and the spans around it. ``outer`` is the nearest counting span around each span (-1:
+    none). ``chain`` is the number of counting spans among each span and the spans around it.
     """
 
     codes: Ints
@@ -172,21 +174,22 @@ class SpanKinds:
 
     @classmethod
     def of(cls, codes: Ints, n_kinds: int, parent: Ints) -> SpanKinds:
-        """Return the kinds of spans; ``parent`` is the one around each, -1 for the outermost."""
+        """Return the kinds of spans; ``parent`` is the span around each, -1 for the outermost."""
         counts = is_outermost_of(codes, parent)
         outer = find_nearest_ancestors(parent, counts)
         nearest = np.where(counts, np.arange(len(codes)), outer)
         return cls(codes, n_kinds, counts, nearest, outer, sum_of_chains(counts, parent))
 
     def summed(self, totals: Ints) -> Ints:
-        """Return the sum of each kind; ``totals`` are of each span and all inside it."""
+        """Return the sum of ``totals`` by kind; ``totals`` include all nested spans."""
         return sums_at(self.codes[self.counts], totals[self.counts], self.n_kinds)
 
     def inside(self, owner: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield which work was launched inside which kind, each pair of a kind and a row once.
+        """Yield the rows of work launched inside each kind, as pairs of kinds and rows.
 
-        ``owner`` is the innermost span around each row of work, -1 where there is none. Rows ascend
-        in each portion: first those of the innermost kinds, then of those around them.
+        ``owner`` is the innermost span that launched each row of work; -1: none. Each pair occurs
+        once. Pairs come in portions, first for the innermost counting spans, then for the spans
+        around them. Rows are in ascending order within a portion.
         """
         row = np.flatnonzero(owner >= 0)
         check_pairs(int(self.chain[owner[row]].sum()), len(row) + len(self.codes))
@@ -198,8 +201,8 @@ class SpanKinds:
 
 
 _Owners: TypeAlias = Mapping[str, Ints]
-_AT_ONCE: Final = 200_000
-"""Of about so many kernels and copies that overlap unions are made at a time."""
+_MAX_ROWS_AT_ONCE: Final = 200_000
+"""Approximate number of overlapping kernels and copies for which unions are computed at a time."""
 
 _NAME: Final = key("name", "range name, without operator IDs and standalone numbers")
 _DOMAIN: Final = key("domain", 'NVTX domain; "" for the default domain')
@@ -241,52 +244,55 @@ _KEYS: Final = ["name", "domain"]
 
 
 def measure_range_work(trace: Trace) -> Result:
-    """Return the device work of the ranges by name; of those that the window cuts, the part inside.
+    """Return the device work of ranges by name. Only the part inside the window counts.
 
-    Work counts for the ranges that launched it, also where these lie before the window.
+    Work counts for the ranges that launched it, even if these ranges are before the window.
     """
     nested = nested_ranges(trace)
     kinds, codes = _kinds(trace, nested)
     spans = SpanKinds.of(codes, len(kinds), nested.parent)
     owners = {name: ranges_of_work(trace, name) for name in DEVICE_TABLES}
-    of_device = _device(trace, spans, owners, nested)
-    table = kinds.assign(**_host(trace, len(kinds), codes, nested), **of_device)
+    table = kinds.assign(
+        **_sum_host(trace, len(kinds), codes, nested), **_sum_device(trace, spans, owners, nested)
+    )
     table = table.take((table["count"] > 0) | (table["work_count"] > 0))
-    kernels = _kernels(trace, spans, owners["kernels"], kinds)
+    kernels = _sum_kernels(trace, spans, owners["kernels"], kinds)
     return Result(
         "range-work",
         RANGE_WORK_SPEC,
         {"range_work": table, "range_kernels": kernels},
-        _outside(trace, owners),
+        _sum_outside(trace, owners),
     )
 
 
 def _kinds(trace: Trace, nested: NestedRanges) -> tuple[Table, Ints]:
-    """Return the distinct names and domains of ranges, and which of them each range is."""
+    """Return the distinct names and domains of ranges, and the row of each range in that table."""
     ranges = trace.whole.ranges.select("name", "domain").take(nested.rows)
-    domains = ranges["domain"]
-    groups, kinds = grouped({"name": unnumbered_names(ranges["name"]), "domain": domains})
+    keys = {"name": unnumbered_names(ranges["name"]), "domain": ranges["domain"]}
+    groups, kinds = grouped(keys)
     return Table(kinds), groups.number
 
 
-def _host(trace: Trace, n_kinds: int, codes: Ints, nested: NestedRanges) -> dict[str, Ints]:
+def _sum_host(trace: Trace, n_kinds: int, codes: Ints, nested: NestedRanges) -> dict[str, Ints]:
+    """Return the number, duration, and self time of the ranges in the window, by kind."""
     kind_of = np.full(len(trace.whole.ranges), -1, np.int64)
     kind_of[nested.rows] = codes
     kind = kind_of[trace.rows_in_whole("ranges")]
-    here = np.flatnonzero(kind >= 0)
-    ranges = trace.ranges.select("start_ns", "end_ns", "process", "thread").take(here)
-    kind = kind[here]
-    own: dict[str, Ints | int] = {
+    nested_rows = np.flatnonzero(kind >= 0)
+    ranges = trace.ranges.select("start_ns", "end_ns", "process", "thread").take(nested_rows)
+    kind = kind[nested_rows]
+    measures: dict[str, Ints | int] = {
         "count": 1,
         "host_ns": lengths_of(ranges),
         "self_ns": self_time_ns(ranges),
     }
-    return {name: sums_at(kind, values, n_kinds) for name, values in own.items()}
+    return {name: sums_at(kind, values, n_kinds) for name, values in measures.items()}
 
 
-def _device(
+def _sum_device(
     trace: Trace, spans: SpanKinds, owners: _Owners, nested: NestedRanges
 ) -> dict[str, Ints]:
+    """Return the columns of device work, by kind."""
     work = sum_work(trace, owners, nested.parent, nested.depth)
     return {
         "device_self_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
@@ -298,9 +304,10 @@ def _device(
 
 
 def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> Ints:
-    """Return when a device worked on anything of each kind, added up over devices.
+    """Return the time in which a device ran work of each kind, summed over devices.
 
-    Work that has its device to itself counts as it is: unions are made of what overlaps alone.
+    Work that overlaps no other work on its device adds its duration. Unions are computed only for
+    overlapping work.
     """
     parts = [ints(trace.table(of), "device", "start_ns", "end_ns") for of in owners]
     device, starts, ends = (
@@ -320,7 +327,10 @@ def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) 
 
 
 def _overlapping(rows: Ints, starts: Ints, ends: Ints) -> Iterator[Ints]:
-    """Yield those of ``rows``, which come by start, that overlap others; what overlaps at once."""
+    """Yield groups of ``rows`` (sorted by start) that overlap other rows.
+
+    Rows that overlap are in the same group. Groups have about `_MAX_ROWS_AT_ONCE` rows.
+    """
     furthest = np.maximum.accumulate(ends[rows])
     begins = np.append(True, starts[rows[1:]] >= furthest[:-1])
     first = np.flatnonzero(begins)
@@ -329,11 +339,12 @@ def _overlapping(rows: Ints, starts: Ints, ends: Ints) -> Iterator[Ints]:
     first = np.flatnonzero(begins[is_shared])
     shared = rows[is_shared]
     if len(shared):
-        cuts = np.searchsorted(first, np.arange(_AT_ONCE, len(shared), _AT_ONCE))
+        cuts = np.searchsorted(first, np.arange(_MAX_ROWS_AT_ONCE, len(shared), _MAX_ROWS_AT_ONCE))
         yield from np.split(shared, np.unique(first[cuts[cuts < len(first)]]))
 
 
-def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: Table) -> Table:
+def _sum_kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: Table) -> Table:
+    """Return the number and duration of the kernels launched in ranges, by kind and kernel name."""
     lengths, names = lengths_of(trace.kernels), trace.kernels["name"]
     nothing = np.empty(0, np.int64)
     parts = [_sums_of_pairs(nothing, nothing, nothing, nothing)]
@@ -345,13 +356,14 @@ def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: Table) -> Table
 
 
 def _sums_of_pairs(kind: Ints, name: Ints, count: Ints, ns: Ints) -> tuple[Ints, ...]:
-    """Return the distinct pairs of a kind and a name, and the sums of each."""
+    """Return the distinct pairs of kind and name, and the sums of ``count`` and ``ns`` of each."""
     groups = groups_of(kind, name)
     pairs = np.array(groups.keys, np.int64).reshape(-1, 2).T
     return *pairs, groups.reduced(np.add, count), groups.reduced(np.add, ns)
 
 
-def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
+def _sum_outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
+    """Return the scalars: total work, work outside any range, and work without a known launch."""
     totals = dict.fromkeys(("work_ns", "outside_ns", "outside_count", "unlinked_count"), 0)
     for name, owner in owners.items():
         work = trace.table(name)
@@ -364,6 +376,7 @@ def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
 
 
 def _finish(result: Result) -> Result:
+    """Return the combined result of all ranks with shares, order, and notes."""
     work_ns = result.scalars["work_ns"]
     ratio = result.table["device_ns"] / (work_ns or float("nan"))
     table = result.table.assign(device_ratio=ratio).in_order("-device_ns", "-host_ns", *_KEYS)
@@ -373,10 +386,10 @@ def _finish(result: Result) -> Result:
     if not outside:
         return result
     text = "Outside any range: {count:count} kernels and copies ({lost:ns}, {share:ratio} of all)."
-    told = {"count": outside, "lost": result.scalars["outside_ns"], "unlinked": unlinked}
+    values = {"count": outside, "lost": result.scalars["outside_ns"], "unlinked": unlinked}
     if unlinked:
         text += " Without a recorded launch: {unlinked:count}."
-    return result.with_notes(Note.of(text, share=told["lost"] / (work_ns or 1), **told))
+    return result.with_notes(Note.of(text, share=values["lost"] / (work_ns or 1), **values))
 
 
 RANGE_WORK = Analysis(

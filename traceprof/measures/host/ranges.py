@@ -1,4 +1,4 @@
-"""NVTX and other host ranges, and host operators: by name, with self times; windows of them."""
+"""Measure NVTX and other host ranges, and host operators, by name. Find windows of ranges."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _BY_THREAD: Final = ("process", "thread")
 
 
 def find_parents(spans: Table, lane: Sequence[str] = _BY_THREAD) -> tuple[Ints, Ints]:
-    """Return, for each of the nested ``spans``, the row around it (-1: none) and its depth.
+    """Return the row of the span around each of the nested ``spans`` (-1: none), and its depth.
 
-    ``lane`` names the columns within whose values rows nest; they are sorted as tables are.
+    ``lane`` names columns: spans nest only if their values in these columns are equal. Spans are
+    sorted as all tables are.
     """
     parent, depth = np.full(len(spans), -1, np.int64), np.zeros(len(spans), np.int64)
     starts, ends = bounds(spans)
@@ -42,25 +43,26 @@ def find_parents(spans: Table, lane: Sequence[str] = _BY_THREAD) -> tuple[Ints, 
 
 
 def self_times(starts: Ints, ends: Ints, parent: Ints) -> Ints:
-    """Return what of each span none right inside it covers.
+    """Return the time in ns of each span that its direct children do not cover.
 
-    Where two overlap without nesting, the later one counts with its part inside the earlier.
+    If two spans overlap without nesting, the later one counts as inside the earlier one, with the
+    overlapping part.
     """
-    own = ends - starts
+    self_ns = ends - starts
     inside = np.flatnonzero(parent >= 0)
     outer = parent[inside]
     covered = np.maximum(np.minimum(ends[inside], ends[outer]) - starts[inside], 0)
-    np.subtract.at(own, outer, covered)
-    return np.asarray(np.maximum(own, 0), np.int64)
+    np.subtract.at(self_ns, outer, covered)
+    return np.asarray(np.maximum(self_ns, 0), np.int64)
 
 
 def self_time_ns(spans: Table, lane: Sequence[str] = _BY_THREAD) -> Ints:
-    """Return the self time of each of ``spans``; arguments are those of `find_parents`."""
+    """Return the self time of each of ``spans`` in ns; arguments as in `find_parents`."""
     return self_times(*bounds(spans), find_parents(spans, lane)[0])
 
 
-def _measured(spec: ResultSpec, spans: Table, lane: str) -> Result:
-    """Return the durations and self times of ``spans``, which nest by ``lane``, too."""
+def _measure(spec: ResultSpec, spans: Table, lane: str) -> Result:
+    """Return the durations and self times of ``spans``, which nest by thread and ``lane``."""
     name = spec.tables[0].name
     table, samples = summarize(spans, spec.tables[0].keys)
     self_ns = sums_at(samples.rows, self_time_ns(spans, (*_BY_THREAD, lane)), len(table))
@@ -82,9 +84,9 @@ RANGES_SPEC: Final = ResultSpec.of(
 
 
 def measure_ranges(trace: Trace) -> Result:
-    """Return the ranges by name; one that the window cuts counts with its part inside."""
+    """Return the ranges by name. A range that the window cuts counts with the part inside."""
     ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"]))
-    return _measured(RANGES_SPEC, ranges, "kind")
+    return _measure(RANGES_SPEC, ranges, "kind")
 
 
 RANGES = Analysis(
@@ -107,12 +109,14 @@ OPERATORS_SPEC: Final = ResultSpec.of(
 
 def measure_operators(trace: Trace) -> Result:
     """Return the host operators by name."""
-    return _measured(OPERATORS_SPEC, trace.host_ops, "source")
+    return _measure(OPERATORS_SPEC, trace.host_ops, "source")
 
 
 def _finish_operators(result: Result) -> Result:
+    """Return the combined result of all ranks with shares and order."""
     finished = finish_durations(result)
-    if finished.table.empty:  # the embedded recorder sees those of a GPU program in one window
+    if finished.table.empty:
+        # The embedded recorder records operators of a GPU program in one window only.
         text = "The window contains no operators. Choose another window, for example --window all."
         return finished.with_notes(Note(text))
     self_ns = finished.table["self_ns"]
@@ -133,29 +137,29 @@ RANGE: Final = re.compile(
     r'range:(?:"(?P<quoted>[^"]*)"|/(?P<regex>(?:[^/\\]|\\.)*)/|(?P<plain>.*?))'
     r"(?:@(?P<domain>[^@#]*))?(?:#(?P<nth>\d+)(?:\.\.(?P<last>\d+))?)?"
 )
-"""What a range window looks like; a plain name that occurs in the trace is taken as it is."""
+"""Syntax of a range window. A plain name that occurs in the trace is used verbatim."""
 
 
 def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tuple[Note, ...]]:
-    """Return the window of the ranges that ``match`` names, its label, and remarks.
+    """Return the window of the ranges that ``match`` names, its label, and notes.
 
     Raises:
-        UsageError: no such range, or not as many.
+        UsageError: if no range matches, or fewer ranges than the requested number.
     """
     ranks.require("ranges")
     text = match.group()
-    whole = text.removeprefix("range:")
-    found = _all(ranks, _called, whole)
+    range_text = text.removeprefix("range:")
+    found = _collect_ranges(ranks, _ranges_named, range_text)
     first = 1
     if found.empty or match["plain"] is None:
         if match["regex"] is not None:
             user_pattern(match["regex"], "range:/pattern/")
-        found = _all(ranks, _matching, match.groupdict())
+        found = _collect_ranges(ranks, _ranges_matching, match.groupdict())
         first = int(match["nth"] or 1)
     if found.empty:
         known = sum(ranks.each(_names_of), Counter[str]())
         names = ", ".join(name for name, _ in known.most_common(5))
-        raise UsageError(f"no range {whole!r} in the trace; its ranges: {names or 'none'}")
+        raise UsageError(f"no range {range_text!r} in the trace; its ranges: {names or 'none'}")
     last = int(match["last"] or first)
     if not 1 <= first <= last <= len(found):
         raise UsageError(f"{text!r}: the range occurs {len(found)} times; use #1 to #{len(found)}")
@@ -168,31 +172,33 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
             n=len(found),
         )
     ]
-    label = str(rows["name"][0])
-    label = f"range:{label}#{first}" + (f"..{last}" if last > first else "")
+    label = f"range:{rows['name'][0]}#{first}" + (f"..{last}" if last > first else "")
     return window, label, tuple(notes if len(found) > 1 else ())
 
 
 def _names_of(trace: Trace) -> Counter[str]:
-    """Return how often each name occurs."""
+    """Return the number of ranges of each name."""
     return Counter(trace.ranges["name"].counts())
 
 
-def _all(ranks: Ranks, choose: Callable[..., Table], *args: Any) -> Table:
-    """Return the chosen ranges of all ranks in the order of their start, the longer first."""
+def _collect_ranges(ranks: Ranks, choose: Callable[..., Table], *args: Any) -> Table:
+    """Return the chosen ranges of all ranks, sorted by start and, if equal, longest first."""
     return Table.stacked(ranks.each(choose, *args)).in_order("start_ns", "-end_ns")
 
 
-def _chosen(ranges: Table, rows: Bools) -> Table:
+def _range_columns(ranges: Table, rows: Bools) -> Table:
+    """Return start, end, and plain name of some ranges; ``rows`` is a mask."""
     found = ranges.select("start_ns", "end_ns", "name").take(rows)
     return found.assign(name=found["name"].plain())
 
 
-def _called(trace: Trace, name: str) -> Table:
-    return _chosen(trace.ranges, trace.ranges["name"] == name)
+def _ranges_named(trace: Trace, name: str) -> Table:
+    """Return the ranges with exactly this name."""
+    return _range_columns(trace.ranges, trace.ranges["name"] == name)
 
 
-def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
+def _ranges_matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
+    """Return the ranges that the groups of a match of `RANGE` describe."""
     names: Names = trace.ranges["name"]
     if match["regex"] is None:
         rows = names == (match["plain"] if match["quoted"] is None else match["quoted"] or "")
@@ -201,4 +207,4 @@ def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
         rows = names.by_text(pattern.found_in(names.texts.tolist()))
     if match["domain"] is not None:
         rows = rows & (trace.ranges["domain"] == match["domain"])
-    return _chosen(trace.ranges, rows)
+    return _range_columns(trace.ranges, rows)

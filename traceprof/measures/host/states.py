@@ -1,4 +1,4 @@
-"""When a host was in which phase, fetched data, synchronized, or was disturbed by a profiler."""
+"""Find when each host was in a phase, fetched data, synchronized, or was delayed by a profiler."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES
 
-_RESETS: Final = re.compile(r"(?i)((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?")
+_ZERO_GRAD: Final = re.compile(r"(?i)((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostPhases:
-    """When the main thread of a process was in each phase, without the phases inside it.
+    """When the main thread of a process was in each phase, without nested phases.
 
-    ``times`` has the phases that occur, in the order of the training loop; ``counts`` how many
-    ranges name each.
+    ``times`` has the phases that occur, in the order of the training loop. ``counts`` is the number
+    of ranges of each phase.
     """
 
     process: int
@@ -54,21 +54,21 @@ class HostPhases:
 
 @of_window
 def find_host_phases(trace: Trace) -> list[HostPhases]:
-    """Return the phases of each process that names any, on the thread that names the most."""
+    """Return the phases of each process, on the thread with the most phase ranges."""
     phases = phases_of_all_ranges(trace)[trace.rows_in_whole("ranges")]
     rows = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop"))
     lanes = rows_by_values(*ints(trace.ranges, "process", "thread", rows=rows))
     columns = (*ints(trace.ranges, "start_ns", "end_ns", "depth", rows=rows), phases[rows])
     return [
-        _of_thread(lane, *(column[lanes[lane]] for column in columns))
+        _phases_of_thread(lane, *(column[lanes[lane]] for column in columns))
         for lane in sorted(busiest_lanes(lanes).values())
     ]
 
 
-def _of_thread(
+def _phases_of_thread(
     lane: tuple[int, ...], starts: Ints, ends: Ints, depth: Ints, phase: Ints
 ) -> HostPhases:
-    """Return the exclusive times: what is deeper is taken from what is around it."""
+    """Return the exclusive time of each phase: nested phases are subtracted from outer phases."""
     times = dict.fromkeys(range(len(PHASES)), Intervals.empty())
     claimed = Intervals.empty()
     for level in np.unique(depth)[::-1]:
@@ -88,7 +88,7 @@ def _of_thread(
 
 
 def phase_times(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """Return when each process was in which phase, with the passes that no range names."""
+    """Return when each process was in which phase, including inferred passes without a range."""
     inferred = inferred_passes_on_host(trace)
     found = {host.process: dict(host.times) for host in find_host_phases(trace)}
     for process in found.keys() & inferred.keys():
@@ -98,13 +98,13 @@ def phase_times(trace: Trace) -> dict[int, dict[str, Intervals]]:
 
 @of_window
 def times_before_forward(trace: Trace) -> dict[int, Intervals]:
-    """Return when the main thread of each process was in no phase, and then in a forward pass.
+    """Return when the main thread of each process was in no phase, directly before a forward pass.
 
-    What batches are fetched or made by without a loader lies there, often ahead of the resetting of
-    gradients. Not what lies between two forward passes: those of one step.
+    A program without a data loader fetches or creates batches in this time, often before zero_grad.
+    Time between two forward passes is excluded, because both belong to the same step.
     """
     found = {}
-    resets = unions_by(trace.ranges.take(are_named(trace.ranges["name"], _RESETS)))
+    resets = unions_by(trace.ranges.take(are_named(trace.ranges["name"], _ZERO_GRAD)))
     for process, times in phase_times(trace).items():
         forward = times.get("forward", Intervals.empty())
         reset = resets.get(process, Intervals.empty())
@@ -116,71 +116,76 @@ def times_before_forward(trace: Trace) -> dict[int, Intervals]:
 
 
 def inferred_passes_on_host(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """Return when each process was in a pass of the model that no range names, by phase.
+    """Return when each process was in a model pass without a range, by phase.
 
-    The backward pass and, where the host computes all by itself, the forward pass.
+    These are backward passes and, on a host without devices, forward passes.
     """
-    found = {own: {"backward": time} for own, time in inferred_backward_on_host(trace).items()}
+    backward = inferred_backward_on_host(trace)
+    found = {process: {"backward": time} for process, time in backward.items()}
     for process, time in inferred_forward_on_host(trace).items():
         found[process]["forward"] = time
     return found
 
 
-def is_host_alone(trace: Trace) -> bool:
-    """Return whether operators of the host were recorded, and nothing of devices or for them."""
+def is_cpu_only_trace(trace: Trace) -> bool:
+    """Return whether the trace has host operators, and neither device activity nor API calls."""
     return "host_ops" in trace.recorded and not trace.recorded & {*DEVICE_TABLES, "api_calls"}
 
 
 @fact
 def inferred_forward_on_host(trace: Trace) -> dict[int, Intervals]:
-    """Return when each process that has no device was in a forward pass that no range names.
+    """Return when each process without devices was in a forward pass without a range.
 
-    From the first to the last operator of its loop's thread outside its phases, before a backward
-    pass: other data fetched in between, or an evaluation, and it is none.
+    A forward pass lasts from the first to the last operator of the loop's thread outside its
+    phases, before a backward pass. It is discarded if data is fetched or an evaluation runs between
+    it and the backward pass.
     """
     found: dict[int, Intervals] = {}
-    if not is_host_alone(trace):
+    if not is_cpu_only_trace(trace):
         return found
     phases = {host.process: host.times for host in find_host_phases(trace.whole)}
     passes, nothing = inferred_backward_on_host(trace), Intervals.empty()
     for process, backward in inferred_backward(trace).items():
-        own = phases.get(process, {})
-        if process not in passes or "forward" in own:
+        named = phases.get(process, {})
+        if process not in passes or "forward" in named:
             continue
-        back = passes[process]
+        backward_times = passes[process]
         operators = _operators(trace, process, backward.thread, is_autograd=False)
-        spans = _spans_in(backward.free, operators & backward.free)
-        # What follows a backward pass until the next phase is none.
-        following = np.searchsorted(back.starts, spans.starts)
-        first = np.append(back.starts, np.iinfo(np.int64).max)[following]
-        spans = Intervals.union_of(spans.starts, np.minimum(spans.ends, first)) - back
-        other = own.get("data", nothing) | own.get("eval", nothing)
-        following = np.searchsorted(back.starts, spans.ends)
-        known = following < len(back)
-        until = np.append(back.starts, 0)[following]
-        kept = known & (other.covered_ns(spans.ends, np.maximum(until, spans.ends)) == 0)
-        # What `backward` itself does before its first operator follows a phase: the pass is before.
-        starts, ends, following = spans.starts[kept], spans.ends[kept], following[kept]
-        is_first = np.diff(following, prepend=-1) != 0
-        of_back, of_span = (
-            np.searchsorted(backward.free.starts, own, side="right")
-            for own in (back.starts[following], starts)
+        spans = _hulls_in(backward.free, operators & backward.free)
+        # Operators between a backward pass and the next phase are not a forward pass.
+        next_backward = np.searchsorted(backward_times.starts, spans.starts)
+        next_start = np.append(backward_times.starts, np.iinfo(np.int64).max)[next_backward]
+        spans = (
+            Intervals.union_of(spans.starts, np.minimum(spans.ends, next_start)) - backward_times
         )
-        own_pass = is_first | (of_back != of_span)
-        found[process] = Intervals.union_of(starts[own_pass], ends[own_pass])
+        other = named.get("data", nothing) | named.get("eval", nothing)
+        next_backward = np.searchsorted(backward_times.starts, spans.ends)
+        has_next = next_backward < len(backward_times)
+        until = np.append(backward_times.starts, 0)[next_backward]
+        kept = has_next & (other.covered_ns(spans.ends, np.maximum(until, spans.ends)) == 0)
+        # Of several spans before a backward pass, only the first is a forward pass if it shares an
+        # interval without phases with the backward pass. The others are work of `backward` itself.
+        starts, ends, next_backward = spans.starts[kept], spans.ends[kept], next_backward[kept]
+        is_first = np.diff(next_backward, prepend=-1) != 0
+        part_of_backward, part_of_span = (
+            np.searchsorted(backward.free.starts, instants, side="right")
+            for instants in (backward_times.starts[next_backward], starts)
+        )
+        is_pass = is_first | (part_of_backward != part_of_span)
+        found[process] = Intervals.union_of(starts[is_pass], ends[is_pass])
     return {process: time for process, time in found.items() if len(time)}
 
 
 def _operators(trace: Trace, process: int, thread: int, *, is_autograd: bool) -> Intervals:
-    """Return when operators of a thread ran: those of the autograd engine, or all others."""
+    """Return when operators of a thread ran: operators of the autograd engine, or all others."""
     rows = trace.whole.host_ops
     rows = rows.take((rows["process"] == process) & (rows["thread"] == thread))
     chosen = autograd_rows(rows["name"])
     return Intervals.union_of(*bounds(rows.take(chosen if is_autograd else ~chosen)))
 
 
-def _spans_in(parts: Intervals, times: Intervals) -> Intervals:
-    """Return, of each of ``parts``, from the first to the last of ``times`` that begin in it."""
+def _hulls_in(parts: Intervals, times: Intervals) -> Intervals:
+    """Return, for each of ``parts``, the hull of the ``times`` that begin in it."""
     part = np.searchsorted(parts.starts, times.starts, side="right")
     firsts = np.flatnonzero(np.diff(part, prepend=-1))
     if not len(firsts):
@@ -190,26 +195,27 @@ def _spans_in(parts: Intervals, times: Intervals) -> Intervals:
 
 @fact
 def inferred_backward_on_host(trace: Trace) -> dict[int, Intervals]:
-    """Return when each process was in a backward pass that no range names, without its phases.
+    """Return when each process was in a backward pass without a range, excluding its phases.
 
-    From the first to the last launch of each, whichever threads made them: the thread that
-    called it waits for these. A launch of its own for something else divides two of them. Where
-    there is no device it is from the first to the last operator of autograd.
+    A backward pass lasts from its first to its last launch, on any thread, because the calling
+    thread waits for these launches. A launch of the calling thread for another purpose separates
+    two passes. Without devices, a pass lasts from the first to the last operator of autograd.
     """
     found = inferred_backward(trace)
     if not found:
         return {}
-    if is_host_alone(trace):
+    if is_cpu_only_trace(trace):
         spans = {
-            process: _spans_in(
-                own.free, _operators(trace, process, own.thread, is_autograd=True) & own.free
+            process: _hulls_in(
+                backward.free,
+                _operators(trace, process, backward.thread, is_autograd=True) & backward.free,
             )
-            for process, own in found.items()
+            for process, backward in found.items()
         }
         return {process: time for process, time in spans.items() if len(time)}
     launches = Table.stacked([_launches(trace, table) for table in DEVICE_TABLES])
     return {
-        process: _hulls(
+        process: _launch_spans(
             launches.take(launches["process"] == process), backward.thread, backward.free
         )
         for process, backward in found.items()
@@ -217,6 +223,7 @@ def inferred_backward_on_host(trace: Trace) -> dict[int, Intervals]:
 
 
 def _launches(trace: Trace, table: str) -> Table:
+    """Return the known launches of a device table, with a mask of inferred backward launches."""
     launches = launches_of(trace, table)
     columns = {
         name: getattr(launches, name) for name in ("process", "thread", "start_ns", "end_ns")
@@ -225,11 +232,16 @@ def _launches(trace: Trace, table: str) -> Table:
     return Table({**columns, "inferred": inferred}).take(launches.is_known)
 
 
-def _hulls(launches: Table, main: int, free: Intervals) -> Intervals:
-    is_mine = launches["inferred"] | (launches["thread"] == main)
-    mine = launches.take(is_mine).in_order("start_ns")
-    starts, ends = bounds(mine)
-    inferred = mine["inferred"]
+def _launch_spans(launches: Table, main: int, free: Intervals) -> Intervals:
+    """Return the spans from the first to the last of consecutive inferred backward launches.
+
+    Only time in ``free`` is returned. Launches of the thread ``main`` for other purposes separate
+    spans.
+    """
+    is_relevant = launches["inferred"] | (launches["thread"] == main)
+    relevant = launches.take(is_relevant).in_order("start_ns")
+    starts, ends = bounds(relevant)
+    inferred = relevant["inferred"]
     part = np.searchsorted(free.starts, starts, side="right")
     firsts = np.flatnonzero(are_first(inferred, part))
     if not len(firsts):
@@ -256,39 +268,31 @@ class HostState:
     synchronizing: Intervals
     profiler: Intervals
 
-    def alone(self) -> dict[str, Intervals]:
-        """Return the three times where they count: the profiler's first, then data."""
-        disturbed = self.profiler | self.data
-        return {
-            "profiler": self.profiler,
-            "data": self.data - self.profiler,
-            "synchronizing": self.synchronizing - disturbed,
-        }
-
 
 def is_synchronization(names: Names) -> Bools:
     """Return which API calls wait for the device."""
-    return _matches(names, _SYNCHRONIZES)
+    return are_full_matches(names, _SYNCHRONIZES)
 
 
 def is_blocking_copy(names: Names) -> Bools:
-    """Return which API calls are copies or memsets that return only when they are done."""
-    return _matches(names, _BLOCKING_COPY)
+    """Return which API calls are copies or memsets that return only after they are done."""
+    return are_full_matches(names, _BLOCKING_COPY)
 
 
 def is_launch(names: Names) -> Bools:
-    """Return which API calls launch a kernel, a graph or a host function."""
-    return _matches(names, _LAUNCHES)
+    """Return which API calls launch a kernel, a graph, or a host function."""
+    return are_full_matches(names, _LAUNCHES)
 
 
-def _matches(names: Names, pattern: re.Pattern[str]) -> Bools:
+def are_full_matches(names: Names, pattern: re.Pattern[str]) -> Bools:
+    """Return which names match ``pattern`` completely."""
     matches = [pattern.fullmatch(name) is not None for name in names.texts.tolist()]
     return names.by_text(np.array(matches, np.bool_))
 
 
 @of_window
 def find_host_states(trace: Trace) -> dict[int, HostState]:
-    """Return the state of the host for each process that calls the API or names phases."""
+    """Return the state of the host for each process that calls the API or has phases."""
     data = {
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
@@ -308,24 +312,37 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
 
 
 @of_window
-def host_states_alone(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """Return, by process, the times of each state where it counts (see `HostState.alone`)."""
-    return {process: state.alone() for process, state in find_host_states(trace).items()}
+def exclusive_host_states(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """Return, by process, the times of each state of `HostState` without overlap.
+
+    The profiler has priority, then data.
+    """
+    return {
+        process: {
+            "profiler": state.profiler,
+            "data": state.data - state.profiler,
+            "synchronizing": state.synchronizing - (state.profiler | state.data),
+        }
+        for process, state in find_host_states(trace).items()
+    }
 
 
 HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
-"""Of these the host carries out what is communicated: no kernel does."""
+"""Communication backends that run on the host, without kernels."""
 
 
 @of_window
 def host_communication(trace: Trace) -> dict[int, Intervals]:
-    """Return when each process had collectives or messages under way that its host carries out."""
+    """Return when each process had collectives or messages in flight that run on the host."""
     calls = trace.collectives
     return unions_by(calls.take(calls["backend"].isin(HOST_BACKENDS)))
 
 
 def are_waits_of_launching_threads(calls: Table) -> Bools:
-    """Return which calls wait, of the threads that launch work; of all where none does."""
+    """Return which calls wait on a thread that launches work.
+
+    In a process in which no thread launches work, return all calls that wait.
+    """
     lanes = groups_of(calls["process"], calls["thread"])
     process = lanes.values[0]
     launching = np.zeros(len(process), np.bool_)

@@ -1,6 +1,6 @@
-"""Ranges or operators inside one another, added up by the names around them: a flame graph.
+"""Sum nested ranges or operators by path of names, as for a flame graph.
 
-They are those that stand for layers (`traceprof.measures.host.layers`), from the same source.
+The ranges or operators are the spans of layers (`traceprof.measures.host.layers`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traceprof.model.table import Table, objects
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 BETWEEN: Final = " › "
-"""What stands between the names of a path."""
+"""Separator of the names of a path."""
 
 TREE_SPEC: Final = ResultSpec.of("""
     table nodes: one row per path of nested names, parents first, by GPU time, or by CPU time if no
@@ -44,24 +44,25 @@ TREE_SPEC: Final = ResultSpec.of("""
     same source: source of the names; "" if the trace contains none
     same left_out_count: number of paths that the table omits because they take less time
     """)
-_DEEPEST: Final = 14
-_MOST: Final = 1_000
-_NONE: Final = "the trace contains no ranges and no operators"
+_MAX_LEVELS: Final = 14
+_MAX_PATHS: Final = 1_000
+_NO_NAMES: Final = "the trace contains no ranges and no operators"
 
 
 def measure_tree(ranks: Ranks) -> Result:
-    """Return host and device time by path, in all ranks from the same source."""
+    """Return host and device time by path. All ranks use the same source of names."""
     source = source_of_layers(ranks)
     if not source:
         nothing = {"nodes": TREE_SPEC.tables[0].of_rows()}
         return Result("tree", TREE_SPEC, nothing, {"source": "", "left_out_count": 0})
-    # Of one rank no more is needed than what takes the most, and as much; of several all.
-    return combine(ranks.each(_measure, source, _MOST if len(ranks) == 1 else sys.maxsize))
+    # With one rank, the longest paths suffice. With several ranks, combining needs all paths.
+    return combine(ranks.each(_measure, source, _MAX_PATHS if len(ranks) == 1 else sys.maxsize))
 
 
-def _measure(trace: Trace, source: str, most: int) -> Result:
+def _measure(trace: Trace, source: str, max_paths: int) -> Result:
+    """Return the time by path of one rank: the ``max_paths`` longest paths, and ties."""
     spans = layer_spans(trace, source)
-    node, above, layers = _nodes(spans)
+    node, parents, layers = _nodes(spans)
     instants = spans.start_ns, spans.end_ns
     inside = trace.span.overlaps(*instants).astype(np.int64)
     starts, ends = map(trace.span.elapsed_ns, instants)
@@ -70,63 +71,68 @@ def _measure(trace: Trace, source: str, most: int) -> Result:
         work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
         measures["device_ns"] = work.total_ns
     kept = np.flatnonzero(node >= 0)
-    sums = {name: sums_at(node[kept], own[kept], len(above)) for name, own in measures.items()}
+    sums = {
+        name: sums_at(node[kept], values[kept], len(parents)) for name, values in measures.items()
+    }
     used = np.flatnonzero((sums["count"] > 0) | (sums.get("device_ns", 0) > 0))
     longest = sums.get("device_ns", sums["host_ns"])[used]
-    least = np.partition(longest, -most)[-most] if len(used) > most else 0
-    told = used[longest >= least]
-    chains = [_chain(place, above.data, layers.data) for place in told.tolist()]
-    layer = tuple({layer for chain in chains for layer in chain})
-    names, _ = paths_of_layers(tuple(spans.names[own] for own in layer))
-    name_of = dict(zip(layer, names, strict=True))
-    paths = [[name_of[own] for own in reversed(chain)] for chain in chains]
-    about = {"path": map(BETWEEN.join, paths), "name": (path[-1] for path in paths)}
-    columns = {name: objects(texts) for name, texts in about.items()}
-    depth = np.array([len(path) - 1 for path in paths], np.int64)
-    table = Table({**columns, "depth": depth, **{name: own[told] for name, own in sums.items()}})
-    scalars = {"source": source, "left_out_count": len(used) - len(told)}
+    threshold = np.partition(longest, -max_paths)[-max_paths] if len(used) > max_paths else 0
+    reported = used[longest >= threshold]
+    chains = [_chain(place, parents.data, layers.data) for place in reported.tolist()]
+    used_layers = tuple({layer for chain in chains for layer in chain})
+    names, _ = paths_of_layers(tuple(spans.names[layer] for layer in used_layers))
+    name_of = dict(zip(used_layers, names, strict=True))
+    paths = [[name_of[layer] for layer in reversed(chain)] for chain in chains]
+    columns = {
+        "path": objects(map(BETWEEN.join, paths)),
+        "name": objects(path[-1] for path in paths),
+        "depth": np.array([len(path) - 1 for path in paths], np.int64),
+    }
+    table = Table({**columns, **{name: values[reported] for name, values in sums.items()}})
+    scalars = {"source": source, "left_out_count": len(used) - len(reported)}
     return Result("tree", TREE_SPEC, {"nodes": table}, scalars)
 
 
-def _chain(node: int, above: memoryview, layers: memoryview) -> list[int]:
-    """Return the layer of a node and of those around it, the outermost last."""
+def _chain(node: int, parents: memoryview, layers: memoryview) -> list[int]:
+    """Return the layers of a node and of its ancestors, the outermost last."""
     found = []
     while node >= 0:
         found.append(layers[node])
-        node = above[node]
+        node = parents[node]
     return found
 
 
 def _nodes(spans: LayerSpans) -> tuple[Ints, Ints, Ints]:
-    """Return the node of each span (-1 of deep ones), and of each node the one above and its name.
+    """Return the node of each span (-1: too deep), and the parent and layer of each node.
 
-    A node is what has the same names around it; those above come first.
+    Spans with the same path of names are one node. Parents precede their children.
     """
     node = np.full(len(spans.parent), -1, np.int64)
-    above, layers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    parents_of_nodes, layers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     n_nodes = 0
-    for rows in levels_of(spans.depth)[:_DEEPEST]:
+    for rows in levels_of(spans.depth)[:_MAX_LEVELS]:
         parents = spans.parent[rows]
-        around = np.where(parents >= 0, node[np.maximum(parents, 0)], -1)
-        groups = groups_of(around, spans.layer[rows])
+        parent_nodes = np.where(parents >= 0, node[np.maximum(parents, 0)], -1)
+        groups = groups_of(parent_nodes, spans.layer[rows])
         node[rows] = n_nodes + groups.number
         keys = np.array(groups.keys, np.int64).reshape(-1, 2)
-        above.append(keys[:, 0])
+        parents_of_nodes.append(keys[:, 0])
         layers.append(keys[:, 1])
         n_nodes += len(keys)
-    return node, np.concatenate(above), np.concatenate(layers)
+    return node, np.concatenate(parents_of_nodes), np.concatenate(layers)
 
 
 def _finish(result: Result) -> Result:
+    """Return the combined result of all ranks with order and notes: at most `_MAX_PATHS` paths."""
     if not result.scalars["source"]:
-        return result.lacking(_NONE)
+        return result.lacking(_NO_NAMES)
     times = [name for name in ("device_ns", "host_ns") if name in result.table]
-    # What is around takes at least as long, so that no path is kept without those above it.
+    # A parent takes at least as long as its children, so every path is kept with its parents.
     table = result.table.in_order(*(f"-{name}" for name in times), "depth", "path")
     notes = [Note.of("Names come from {source}.", source=result.scalars["source"])]
-    if left_out := max(0, len(table) + result.scalars["left_out_count"] - _MOST):
+    if left_out := max(0, len(table) + result.scalars["left_out_count"] - _MAX_PATHS):
         notes.append(Note.of("The table omits {n:count} path(s) with less time.", n=left_out))
-    kept = result.with_table(table.head(_MOST)).with_scalars(left_out_count=left_out)
+    kept = result.with_table(table.head(_MAX_PATHS)).with_scalars(left_out_count=left_out)
     return kept.with_notes(*notes)
 
 

@@ -1,1 +1,1 @@
-"""When and why devices were idle, and what the host did meanwhile."""
+"""Find when and why devices were idle, and what the host did during that time."""

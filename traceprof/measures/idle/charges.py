@@ -1,15 +1,16 @@
-"""What the host did in the gaps of the devices, charged by overlap.
+"""Attribute the idle time of devices to host activity, by overlap in time.
 
-At each moment a gap is charged to one name at most, that of the thread which holds the device
-up:
+At each moment, a gap is charged to at most one name, the name of the thread that delays the
+device. The candidates, in order of priority:
 
-1. what the thread that launches the next work was in, unless it merely waited;
-2. else what another thread of the process ran, of several the one that had most recorded in this
-   gap: it compiles, say, while the launching thread waits for it or has nothing recorded;
-3. else the wait of the launching thread;
-4. else to "": nothing was recorded there.
+1. the activity of the thread that launches the next work, unless that thread only waited;
+2. the activity of another thread of the process. If there are several, the thread with the most
+   recorded time in this gap has priority. Example: another thread compiles while the launching
+   thread waits for it or has nothing recorded;
+3. the wait of the launching thread;
+4. the empty name "": nothing was recorded.
 
-So the charges of a gap add up to it, and no name is charged more than it was open.
+The charges of a gap therefore add up to the gap, and no name is charged more time than it was open.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from traceprof.measures.rows import (
     sums_at,
     unions_by,
 )
-from traceprof.model.grouping import is_in, places_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import groups_of, is_in, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.packed import Packed, joined_numbers
 from traceprof.model.table import Names, Table, objects
@@ -47,21 +48,24 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 BY: Final = ("", "launching", "other")
-"""Whose name is charged: of the thread that launches what ends the gap, or of another one."""
+"""Which thread a charge belongs to: the thread that launches the work that ends the gap, or another
+thread of the process. "" if no name is charged.
+"""
 
 LAUNCHING: Final = BY.index("launching")
 OTHER: Final = BY.index("other")
 
 
-def pieces_of_parts(parts: Table, lanes: HostLanes) -> Table:
-    """Return what every thread was in during each of the ``parts`` of gaps.
+def find_host_pieces(parts: Table, lanes: HostLanes) -> Table:
+    """Return what every thread did during each of the ``parts`` of gaps.
 
-    ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
-    part (its row), start_ns, end_ns, name, operator, lane, is_own (of that thread) and doing.
+    ``parts`` has the columns start_ns, end_ns, process, and thread (the thread that launches the
+    work that ends the gap). The result has the columns part (row in ``parts``), start_ns, end_ns,
+    name, operator, lane, is_own (whether the launching thread did it), and doing (a `Doing`).
     """
     starts, ends, thread = ints(parts, "start_ns", "end_ns", "thread")
     of_processes = {
-        process: _Parts.of(rows, starts, ends)
+        process: _ProcessParts.of(rows, starts, ends)
         for process, rows in rows_by_value(parts["process"]).items()
     }
     none = np.empty(0, np.int64)
@@ -73,41 +77,45 @@ def pieces_of_parts(parts: Table, lanes: HostLanes) -> Table:
         rows = of_processes[lane.process].within(lane)
         place, piece, *times = overlaps(starts[rows], ends[rows], lane.starts, lane.ends)
         part = rows[place]
-        of_lane = (Packed(own)[piece] for own in (lane.name, lane.operator))
-        columns = (Packed(part), *times, *of_lane, Packed.repeated(number, len(part)))
-        own = dict(zip(names, columns, strict=True))
-        found.append(Table(own | {"is_own": thread[part] == lane.thread}))
+        of_lane = (Packed(column)[piece] for column in (lane.name, lane.operator))
+        values = (Packed(part), *times, *of_lane, Packed.repeated(number, len(part)))
+        columns = dict(zip(names, values, strict=True))
+        found.append(Table(columns | {"is_own": thread[part] == lane.thread}))
     pieces = Table.stacked(found)
     return pieces.assign(doing=lanes.doing[pieces.stored("name")])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
-    """The parts of gaps of a process by their starts, and how far those up to each reach."""
+class _ProcessParts:
+    """The parts of gaps of one process, sorted by start.
+
+    ``rows`` are the row numbers of the parts and ``starts`` their starts in ns. ``reach`` is the
+    running maximum of their ends.
+    """
 
     rows: Ints
     starts: Ints
-    reach: Ints
+    latest_end: Ints
 
     @classmethod
     def of(cls, rows: Ints, starts: Ints, ends: Ints) -> Self:
-        """Return the parts ``rows``."""
+        """Return the parts with the row numbers ``rows``."""
         rows = rows[np.argsort(starts[rows], kind="stable")]
         return cls(rows, starts[rows], np.maximum.accumulate(ends[rows]))
 
     def within(self, lane: HostLane) -> Ints:
-        """Return the parts, in their order, that can overlap what a thread was in."""
+        """Return the rows of the parts that can overlap pieces of ``lane``, in ascending order."""
         if not len(lane.starts):
             return self.rows[:0]
-        first = np.searchsorted(self.reach, lane.starts[0], side="right")
+        first = np.searchsorted(self.latest_end, lane.starts[0], side="right")
         last = np.searchsorted(self.starts, lane.ends[-1], side="left")
         return np.sort(self.rows[first:last])
 
 
 class ChargedPieces(NamedTuple):
-    """What is charged, row by row: part, start, end, name and operator (-1: none), place in `BY`.
+    """The charges, row by row: part, start, end, name and operator (-1: none), and place in `BY`.
 
-    Of the smallest types that hold them: there are as many rows as launches.
+    There are as many rows as launches, so the columns use the smallest integer types that fit.
     """
 
     part: Packed
@@ -118,90 +126,103 @@ class ChargedPieces(NamedTuple):
     by: Packed
 
 
-def chosen_pieces(parts: Table, pieces: Table) -> ChargedPieces:
-    """Return what is charged.
+def choose_charges(parts: Table, pieces: Table) -> ChargedPieces:
+    """Return the charges of ``parts``, chosen from the ``pieces`` of host activity.
 
-    It is looked for on an axis on which all parts stand one behind the other (``offset_ns``):
-    there the gaps of several devices do not overlap. First what comes first takes its time, the
-    next what that left free, and so on.
+    The parts are placed one after the other on a common axis (``offset_ns``), so that gaps of
+    different devices do not overlap. Each layer of `_priority_layers` takes the time that earlier
+    layers left free. The remaining time has no name.
     """
     offset = parts["offset_ns"]
     starts, ends = bounds(parts)
     lengths = ends - starts
-    part, name, operator = (Packed(pieces.stored(own)) for own in ("part", "name", "operator"))
-    begin, is_own = pieces["start_ns"], pieces["is_own"]
-    first = part.pick(offset - starts) + begin
-    last = first + (pieces["end_ns"] - begin)
+    part, name, operator = (
+        Packed(pieces.stored(column)) for column in ("part", "name", "operator")
+    )
+    time_start, is_launcher = pieces["start_ns"], pieces["is_own"]
+    piece_start = part.pick(offset - starts) + time_start
+    piece_end = piece_start + (pieces["end_ns"] - time_start)
     free = Intervals.single(0, int(lengths.sum()))
     found = []
-    for layer in _layers(parts, pieces):
-        rows = layer[np.argsort(first[layer])]
-        row, _, x0, x1 = overlaps(first[rows], last[rows], free.starts, free.ends)
+    for layer in _priority_layers(parts, pieces):
+        rows = layer[np.argsort(piece_start[layer])]
+        begins, finishes = piece_start[rows], piece_end[rows]
+        row, _, *times = overlaps(begins, finishes, free.starts, free.ends)
         row = rows[row]
-        found.append((Packed(part[row]), x0, x1, name[row], operator[row], _by(is_own[row])))
-        free = free - Intervals.union_of(first[rows], last[rows])
-    row, _, x0, x1 = overlaps(offset, offset + lengths, free.starts, free.ends)
-    nothing = Packed.repeated(-1, len(row))
-    found.append((Packed(row), x0, x1, nothing, nothing, Packed.repeated(0, len(row))))
-    parts_of, x0s, x1s, *others = zip(*found, strict=True)
-    x0, x1 = map(np.concatenate, (x0s, x1s))
-    part, name, operator, by = map(Packed.joined, (parts_of, *others))
+        by = _by_codes(is_launcher[row])
+        found.append((Packed(part[row]), *times, name[row], operator[row], by))
+        free = free - Intervals.union_of(begins, finishes)
+
+    row, _, axis_start, axis_end = overlaps(offset, offset + lengths, free.starts, free.ends)
+    no_name = Packed.repeated(-1, len(row))
+    found.append(
+        (Packed(row), axis_start, axis_end, no_name, no_name, Packed.repeated(0, len(row)))
+    )
+    part_columns, axis_starts, axis_ends, *others = zip(*found, strict=True)
+    axis_start, axis_end = map(np.concatenate, (axis_starts, axis_ends))
+    part, name, operator, by = map(Packed.joined, (part_columns, *others))
     to_time = part.pick(starts - offset)
-    return ChargedPieces(part, x0 + to_time, x1 + to_time, name, operator, by)
+    return ChargedPieces(part, axis_start + to_time, axis_end + to_time, name, operator, by)
 
 
-def _by(is_own: Bools) -> Packed:
-    """Return the place in `BY` of what is of the launching thread or not."""
-    return Packed.below(len(BY), np.where(is_own, LAUNCHING, OTHER))
+def _by_codes(is_launcher: Bools) -> Packed:
+    """Return the place in `BY` of each piece, given whether the launching thread did it."""
+    return Packed.below(len(BY), np.where(is_launcher, LAUNCHING, OTHER))
 
 
-def _layers(parts: Table, pieces: Table) -> Iterator[Ints]:
-    """Yield the rows of ``pieces`` that are charged first, then those behind them, and so on."""
-    is_own, doing = pieces["is_own"], pieces["doing"]
-    yield np.flatnonzero(is_own & (doing != Doing.WAITS))
-    others = np.flatnonzero(~is_own & (doing == Doing.RUNS))
-    rank = _ranks(parts, pieces.take(others)) if len(others) else others
+def _priority_layers(parts: Table, pieces: Table) -> Iterator[Ints]:
+    """Yield row numbers of ``pieces`` in order of priority, one priority at a time."""
+    is_launcher, doing = pieces["is_own"], pieces["doing"]
+    yield np.flatnonzero(is_launcher & (doing != Doing.WAITS))
+    others = np.flatnonzero(~is_launcher & (doing == Doing.RUNS))
+    rank = _rank_threads(parts, pieces.take(others)) if len(others) else others
     for place in range(int(rank.max(initial=-1)) + 1):
         yield others[rank == place]
-    yield np.flatnonzero(is_own & (doing == Doing.WAITS))
+    yield np.flatnonzero(is_launcher & (doing == Doing.WAITS))
 
 
-def _ranks(parts: Table, pieces: Table) -> Ints:
-    """Return which thread of its gap each piece is of, by the time that they cover of it."""
+def _rank_threads(parts: Table, pieces: Table) -> Ints:
+    """Return the rank of each piece's thread within its gap: 0 for the most recorded time."""
     gap, lane = parts["gap"][pieces["part"]], pieces["lane"]
     n_lanes = int(lane.max(initial=0)) + 1
     pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
     covered = sums_at(place, lengths_of(pieces), len(pairs))
     order = np.lexsort((-covered, pairs // n_lanes))
     owner = (pairs // n_lanes)[order]
-    opens = np.flatnonzero(are_first(owner))
     rank = np.empty(len(pairs), np.int64)
-    rank[order] = np.arange(len(pairs)) - np.repeat(opens, np.diff(np.append(opens, len(pairs))))
+    rank[order] = groups_of(owner).earlier
     return rank[place]
 
 
 _Columns: TypeAlias = tuple[Packed | Array, ...]
-"""gap, start_ns, end_ns, cause, name, operator, by"""
+"""Columns of charges: gap, start_ns, end_ns, cause, name, operator, by."""
 
 NOTHING: Final = "(nothing recorded)"
-"""Stands in tables and sentences for the time in which the host recorded nothing."""
+"""Name in tables and sentences for time in which nothing was recorded on the host."""
 
 CAUSES_CHARGED_TO_HOST: Final = (
     *("data", "synchronizing", "communication", "launch", "host"),
     *("edge", "unknown"),
 )
-"""The causes for which it is told what the host did; in the others no thread holds a device up."""
+"""Causes of idle time that are charged to host activity.
+
+For other causes, no thread delays a device.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charges:
-    """``times``: when each gap is charged to what; ``running``: all that ran in it meanwhile.
+    """Host activity during gaps, as two tables.
 
-    Both have gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name (the
-    innermost), operator (the outermost around it, the name where none is) and by (one of `BY`).
-    ``times``, sorted by gap and start, fill every gap: name is "" where nothing was recorded, or no
-    thread held the device up. ``running`` are the names, innermost, that any thread of the process
-    had open and that do not merely wait: those of several threads overlap.
+    ``times`` lists what each gap is charged to. ``running`` lists everything that ran during the
+    gap.
+
+    Both have the columns gap (row in `find_gaps`), device, start_ns, end_ns, cause (one of
+    `CAUSES`), name (the innermost name), operator (the outermost operator around the name, or the
+    name itself if there is none), and by (one of `BY`). ``times`` is sorted by gap and start, and
+    its rows fill every gap. Its name is "" where nothing was recorded or no thread delayed the
+    device. ``running`` has the innermost names of all threads of the process, without names that
+    only wait. Rows of different threads overlap.
     """
 
     times: Table
@@ -211,30 +232,32 @@ class Charges:
 @of_window
 def find_charges(trace: Trace) -> Charges:
     """Return what the gaps of the devices in the window are charged to."""
-    parts = _asked_parts(trace)
+    parts = _host_parts(trace)
     lanes = lanes_within(trace, unions_by(parts))
-    pieces = pieces_of_parts(parts, lanes).on_disk()
-    chosen = chosen_pieces(parts, pieces)
-    return Charges(_times(trace, parts, chosen, lanes), _running(trace, parts, pieces, lanes))
+    pieces = find_host_pieces(parts, lanes).on_disk()
+    chosen = choose_charges(parts, pieces)
+    return Charges(
+        _all_charges(trace, parts, chosen, lanes), _running_names(trace, parts, pieces, lanes)
+    )
 
 
 @of_window
 def find_host_charges(trace: Trace) -> Table:
-    """Return those of `Charges.times` that are the host's, and `NOTHING` for a name without one.
+    """Return the rows of `Charges.times` with a cause on the host, and their length ``ns``.
 
-    With ``ns``, the length of each.
+    Names and operators that are "" are replaced by `NOTHING`.
     """
     times = find_charges(trace).times
     times = times.take(times["cause"].isin(CAUSES_CHARGED_TO_HOST))
     texts = np.append(NOTHING, times["name"].texts[1:])
-    named = {own: Names(times[own].packed, texts) for own in ("name", "operator")}
+    named = {column: Names(times[column].packed, texts) for column in ("name", "operator")}
     return times.assign(**named, ns=lengths_of(times))
 
 
 def time_by_name(rows: Table) -> dict[str, int]:
-    """Return how long each name was open in ``rows`` of `Charges`, the most first.
+    """Return the time in ns that each name was open in ``rows`` of `Charges`, largest first.
 
-    What several threads have open at once counts once for each device.
+    Time in which several threads have the same name open counts once per device.
     """
     names = rows["name"].texts
     device, numbers = places_of(rows["device"])
@@ -246,15 +269,16 @@ def time_by_name(rows: Table) -> dict[str, int]:
     return {names[i]: int(totals[i]) for i in order if totals[i]}
 
 
-def _asked_parts(trace: Trace) -> Table:
-    """Return the parts of gaps that are the host's, with the process and thread that ends each.
+def _host_parts(trace: Trace) -> Table:
+    """Return the parts of gaps with a cause on the host, and which thread ends each gap.
 
-    ``offset_ns`` is where each lies on an axis on which they all stand one behind the other:
-    there the gaps of several devices do not overlap.
+    The added columns are process, thread, and offset_ns. ``offset_ns`` is the start of each part on
+    an axis on which all parts follow one another. On this axis, gaps of different devices do not
+    overlap.
     """
     gaps, parts = find_gaps(trace), find_idle_parts(trace)
-    asked = is_in(parts["cause"], [CAUSES.index(name) for name in CAUSES_CHARGED_TO_HOST])
-    parts = parts.take(asked)
+    is_host_cause = is_in(parts["cause"], [CAUSES.index(name) for name in CAUSES_CHARGED_TO_HOST])
+    parts = parts.take(is_host_cause)
     process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
     lengths = lengths_of(parts)
     main = looked_up(process, _main_threads(trace), ABSENT)
@@ -267,7 +291,11 @@ def _asked_parts(trace: Trace) -> Table:
 
 @fact
 def _main_threads(trace: Trace) -> Mapping[int, int]:
-    """Return the thread of each process that launches the most, else that names the most."""
+    """Return, by process, the thread with the most launches.
+
+    If a process has no launches, use the thread with the most ranges, operators, or calls, in this
+    order.
+    """
     calls = trace.api_calls
     launches = calls.select("process", "thread").take(is_launch(calls["name"]))
     found: dict[int, int] = {}
@@ -277,38 +305,46 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
     return found
 
 
-def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
-    """Return the charges of all gaps, those in which no thread holds a device up included."""
-    every = find_idle_parts(trace)
-    rest = every.take(~is_in(every["cause"], [CAUSES.index(own) for own in CAUSES_CHARGED_TO_HOST]))
-    theirs = (rest.stored(own) for own in ("gap", "start_ns", "end_ns", "cause"))
-    none, nobody = (Packed.repeated(value, len(rest)) for value in (-1, 0))
-    columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, nobody), strict=True)]
+def _all_charges(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
+    """Return the charges of all gaps, including gaps in which no thread delays a device."""
+    all_parts = find_idle_parts(trace)
+    others = all_parts.take(
+        ~is_in(all_parts["cause"], [CAUSES.index(column) for column in CAUSES_CHARGED_TO_HOST])
+    )
+    other_columns = (others.stored(column) for column in ("gap", "start_ns", "end_ns", "cause"))
+    none, no_thread = (Packed.repeated(value, len(others)) for value in (-1, 0))
+    columns = [
+        *zip(
+            _with_gap_and_cause(parts, chosen), (*other_columns, none, none, no_thread), strict=True
+        )
+    ]
     order = Packed(np.lexsort([np.asarray(joined_numbers(columns[at])) for at in (1, 0)]))
-    # A column at a time: all together take much memory.
-    whole = [joined_numbers(columns.pop(0))[order.stored] for _ in range(len(columns))]
+    # One column at a time, to limit memory use.
+    joined = [joined_numbers(columns.pop(0))[order.stored] for _ in range(len(columns))]
     del order
-    return _named(trace, _joined(whole), lanes)
+    return _charge_table(trace, _merge_adjacent(joined), lanes)
 
 
-def _running(trace: Trace, parts: Table, pieces: Table, lanes: HostLanes) -> Table:
+def _running_names(trace: Trace, parts: Table, pieces: Table, lanes: HostLanes) -> Table:
+    """Return table `Charges.running`."""
     runs = pieces.take(pieces["doing"] == Doing.RUNS)
-    part, name, operator = (Packed(runs.stored(own)) for own in ("part", "name", "operator"))
-    chosen = ChargedPieces(part, *bounds(runs), name, operator, _by(runs["is_own"]))
-    return _named(trace, _of_parts(parts, chosen), lanes)
+    part, name, operator = (Packed(runs.stored(column)) for column in ("part", "name", "operator"))
+    chosen = ChargedPieces(part, *bounds(runs), name, operator, _by_codes(runs["is_own"]))
+    return _charge_table(trace, _with_gap_and_cause(parts, chosen), lanes)
 
 
-def _of_parts(parts: Table, chosen: ChargedPieces) -> _Columns:
-    """Return the same with the gap and the cause of each part."""
+def _with_gap_and_cause(parts: Table, chosen: ChargedPieces) -> _Columns:
+    """Return the columns of ``chosen``, with the gap and cause of each part instead of the part."""
     part, starts, ends, name, operator, by = chosen
-    gap, cause = (Packed(parts.stored(own))[part] for own in ("gap", "cause"))
+    gap, cause = (Packed(parts.stored(column))[part] for column in ("gap", "cause"))
     return gap, starts, ends, cause, name, operator, by
 
 
-def _named(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
+def _charge_table(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
+    """Return a table of `Charges` with the text of names, causes, and threads."""
     gap, starts, ends, cause, name, operator, by = columns
     names = objects(("", *lanes.names))
-    name, operator = (Packed.below(len(names), np.asarray(own) + 1) for own in (name, operator))
+    name, operator = (Packed.below(len(names), np.asarray(codes) + 1) for codes in (name, operator))
     return Table(
         {
             "gap": Packed(gap),
@@ -323,10 +359,11 @@ def _named(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
     )
 
 
-def _joined(columns: list[Packed | Array]) -> _Columns:
-    """Return the columns with neighbors as one row that differ in nothing but their times.
+def _merge_adjacent(columns: list[Packed | Array]) -> _Columns:
+    """Return the columns with adjacent rows merged if they differ only in their times.
 
-    It takes them out of the list: a column at a time is there twice.
+    Remove each column from the list ``columns`` before the next one is merged, so that only one
+    column is in memory twice.
     """
     first = np.flatnonzero(are_first(columns[0], *columns[3:]))
     last = np.append(first[1:], len(columns[0]))[: len(first)] - 1

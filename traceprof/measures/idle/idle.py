@@ -1,4 +1,4 @@
-"""Why devices were idle: the gaps by cause, name and length, the longest, host-bound steps."""
+"""Report why devices were idle: gaps by cause, name, and length; longest gaps; host-bound steps."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PROFILER
 
-_EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
+_HISTOGRAM_EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 _HOST_CAUSES: Final = ("data", "synchronizing", "launch", "host")
-_HOST_BOUND: Final = 0.3
-_SHOWN: Final = 12
-_NAMED: Final = 3
+_MIN_HOST_BOUND_RATIO: Final = 0.3
+"""Steps in which the GPUs wait for the host for more than this share of the time are host-bound."""
+_MAX_LISTED_STEPS: Final = 12
+_MAX_LISTED_NAMES: Final = 3
 _DEVICE: Final = key("device", "GPU index in the run", Unit.NUMBER)
 _SHARE: Final = "idle time as a share of the step time, as in `breakdown`, or of the window"
 
@@ -133,7 +134,7 @@ def _measure(trace: Trace) -> Result:
 
 
 def _by_cause(trace: Trace, gaps: Table) -> Table:
-    """Return a row per device and cause that some gap of it has."""
+    """Return a table with one row per device and cause that occurs in its gaps."""
     parts, rows_of = find_idle_parts(trace), rows_by_value(gaps["device"])
     numbers = np.array(list(rows_of), np.int64)
     total_ns, gap_count = (np.zeros((len(numbers), len(CAUSES)), np.int64) for _ in range(2))
@@ -157,7 +158,7 @@ def _by_cause(trace: Trace, gaps: Table) -> Table:
 
 
 def _by_device(trace: Trace, gaps: Table) -> Table:
-    """Return how long each device that worked was recorded, and idle."""
+    """Return the recorded time and the idle time of each device with activity."""
     devices, lengths = [*used_devices(trace)], lengths_of(gaps)
     idle_ns = {device: lengths[rows].sum() for device, rows in rows_by(gaps, "device").items()}
     recorded_ns = [recorded_times(trace, device).total_ns for device in devices]
@@ -171,10 +172,11 @@ def _by_device(trace: Trace, gaps: Table) -> Table:
 
 
 def _by_name(charged: Table) -> Table:
-    """Return a row per device, cause, name and thread."""
-    names = ("device", "cause", "operator", "name", "by")
-    groups, keys = grouped({name: charged[name] for name in names})
-    # The rows are in the order of gaps.
+    """Return a table with one row per device, cause, name, and thread."""
+    groups, keys = grouped(
+        {name: charged[name] for name in ("device", "cause", "operator", "name", "by")}
+    )
+    # The rows are sorted by gap, so equal pairs of group and gap are adjacent.
     number = groups.number[groups.order]
     opens = are_first(number, charged["gap"][groups.order])
     return Table(
@@ -187,9 +189,10 @@ def _by_name(charged: Table) -> Table:
 
 
 def _histogram(gaps: Table) -> Table:
+    """Return the number and total length of the gaps of each device, by length."""
     lengths = lengths_of(gaps)
-    length = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
-    edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
+    length = np.searchsorted(_HISTOGRAM_EDGES_NS, lengths, side="right") - 1
+    edges = np.array([*_HISTOGRAM_EDGES_NS, np.iinfo(np.int64).max])
     groups, keys = grouped({"device": gaps["device"], "length": length})
     place = keys["length"]
     return Table(
@@ -204,15 +207,15 @@ def _histogram(gaps: Table) -> Table:
 
 
 def _host_bound_steps(trace: Trace, gaps: Table) -> Table:
-    known = find_steps(trace)
-    steps = known.table
-    ratio = _waited_for_host(trace, steps, gaps) / np.maximum(known.durations_ns, 1)
-    found = steps.select("process", "step").assign(idle_ratio=ratio)
-    return found.take(ratio > _HOST_BOUND)
+    """Return the steps in which devices wait for the host for more than `_MIN_HOST_BOUND_RATIO`."""
+    steps = find_steps(trace)
+    ratio = _waited_for_host(trace, steps.table, gaps) / np.maximum(steps.durations_ns, 1)
+    found = steps.table.select("process", "step").assign(idle_ratio=ratio)
+    return found.take(ratio > _MIN_HOST_BOUND_RATIO)
 
 
 def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
-    """Return the ns that devices waited for the host in each step, the mean over its devices.
+    """Return the time in ns that devices waited for the host in each step (mean over its devices).
 
     A gap counts for the step in which it ends.
     """
@@ -225,18 +228,22 @@ def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
     starts, ends = ints(steps, "device_start_ns", "device_end_ns")
     for process, rows in rows_by(steps, "process").items():
         devices = devices_of.get(process, ())
-        for own in (gaps_of[device] for device in devices if device in gaps_of):
-            place = span_at(starts[rows], ends[rows], closed[own] - 1)
-            np.add.at(waited, rows[place[place >= 0]], lost[own[place >= 0]])
+        for rows_of_gaps in (gaps_of[device] for device in devices if device in gaps_of):
+            place = span_at(starts[rows], ends[rows], closed[rows_of_gaps] - 1)
+            np.add.at(waited, rows[place[place >= 0]], lost[rows_of_gaps[place >= 0]])
         waited[rows] /= max(1, len(devices))
     return waited
 
 
-def _finish(result: Result, of: Analyzed) -> Result:
+def _finish(result: Result, shares_of: Analyzed) -> Result:
+    """Return the combined result of all ranks with shares, order, and notes."""
     table, devices, names = (result.tables[name] for name in ("causes", "devices", "names"))
     of_device = groups_of(table["device"])
     idle_ns = of_device.reduced(np.add, table["total_ns"])[of_device.number]
-    shares = {name: _shares(own, of) for name, own in (("causes", table), ("names", names))}
+    shares = {
+        name: _shares_of_base(part_table, shares_of)
+        for name, part_table in (("causes", table), ("names", names))
+    }
     table = table.assign(
         share_ratio=shares["causes"],
         idle_ratio=table["total_ns"] / idle_ns,
@@ -244,7 +251,7 @@ def _finish(result: Result, of: Analyzed) -> Result:
     )
     names = names.assign(share_ratio=shares["names"])
     names = names.in_order("-total_ns", "device", "cause", "name", "operator", "thread")
-    result = result.with_table(_together(table, of), "total")
+    result = result.with_table(_sum_over_devices(table, shares_of), "total")
     sums = dict.fromkeys(devices["device"].tolist(), 0.0)
     for device, share in zip(table["device"].tolist(), shares["causes"].tolist(), strict=True):
         sums[device] += np.nan_to_num(share)
@@ -260,34 +267,40 @@ def _finish(result: Result, of: Analyzed) -> Result:
     lost = [Note.of(text, missing=missing)] if missing else []
     unrecorded = note_on_unrecorded(result, devices["recorded_ns"])
     return result.with_notes(
-        *lost, *unrecorded, *_notes(result.tables["host_bound_steps"]), *_named(names)
+        *lost,
+        *unrecorded,
+        *_notes_on_host_bound(result.tables["host_bound_steps"]),
+        *_note_on_host_names(names),
     )
 
 
-def _together(causes: Table, of: Analyzed) -> Table:
-    """Return the causes of all devices together, the largest first; ``causes`` have shares."""
+def _sum_over_devices(causes: Table, base: Analyzed) -> Table:
+    """Return the idle time and share_ratio by cause over all devices, largest first."""
     keys, groups = grouped_by(causes, "cause")
-    whole_ns = np.array([of.whole_ns.get(own, 0.0) for own in causes["device"].tolist()])
-    shares = groups.sums(causes["share_ratio"] * whole_ns) / (sum(of.whole_ns.values()) or np.nan)
+    whole_ns = np.array([base.whole_ns.get(device, 0.0) for device in causes["device"].tolist()])
+    shares = groups.sums(causes["share_ratio"] * whole_ns) / (sum(base.whole_ns.values()) or np.nan)
     table = keys.assign(total_ns=groups.sums(causes["total_ns"]), share_ratio=shares)
     return IDLE_SPEC.table("total").of_rows(table.in_order("-total_ns", "cause"))
 
 
-def _shares(table: Table, of: Analyzed) -> Floats:
-    """Return idle times as shares of the base; NaN for what the profiler added to the base."""
+def _shares_of_base(table: Table, base: Analyzed) -> Floats:
+    """Return idle times as shares of the step time of each device.
+
+    NaN for overhead of the profiler if the step time was measured without the profiler.
+    """
     devices = table["device"].tolist()
-    whole_ns = np.array([of.whole_ns.get(own) or np.nan for own in devices], np.float64)
-    scales = np.array([of.idle_scale.get(own, 1.0) for own in devices], np.float64)
-    is_added = (table["cause"] == PROFILER) & of.is_unprofiled
+    whole_ns = np.array([base.whole_ns.get(device) or np.nan for device in devices], np.float64)
+    scales = np.array([base.idle_scale.get(device, 1.0) for device in devices], np.float64)
+    is_added = (table["cause"] == PROFILER) & base.is_unprofiled
     return np.where(is_added, np.nan, table["total_ns"] * scales / whole_ns)
 
 
-def _named(names: Table) -> list[Note]:
-    """Return what the host was in for the longest while devices were idle, all together."""
+def _note_on_host_names(names: Table) -> list[Note]:
+    """Return a note with the operators that were open the longest while devices were idle."""
     sums = Counter[str]()
     for name, ns in zip(names["operator"].tolist(), names["total_ns"].tolist(), strict=True):
         sums[name] += ns
-    ranked = sorted(sums.items(), key=lambda own: (-own[1], own[0]))[:_NAMED]
+    ranked = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:_MAX_LISTED_NAMES]
     if not ranked:
         return []
     values: dict[str, object] = {}
@@ -297,19 +310,21 @@ def _named(names: Table) -> list[Note]:
     return [Note(f"CPU activity while the GPUs were idle: {listed}.", values)]
 
 
-def _notes(steps: Table) -> list[Note]:
+def _notes_on_host_bound(steps: Table) -> list[Note]:
+    """Return a note that lists the host-bound steps, if there are any."""
     if steps.empty:
         return []
     numbers = list(dict.fromkeys(steps["step"].tolist()))
-    note = Note.of(
-        "Host-bound steps: {n:count} ({steps}{more}). In these steps, the GPUs wait for the host "
-        "for more than {limit:ratio} of the time.",
-        n=len(numbers),
-        limit=_HOST_BOUND,
-        steps=", ".join(map(str, numbers[:_SHOWN])),
-        more="" if len(numbers) <= _SHOWN else " …",
-    )
-    return [note]
+    return [
+        Note.of(
+            "Host-bound steps: {n:count} ({steps}{more}). In these steps, the GPUs wait for the "
+            "host for more than {limit:ratio} of the time.",
+            n=len(numbers),
+            limit=_MIN_HOST_BOUND_RATIO,
+            steps=", ".join(map(str, numbers[:_MAX_LISTED_STEPS])),
+            more="" if len(numbers) <= _MAX_LISTED_STEPS else " …",
+        )
+    ]
 
 
 IDLE = Analysis(
@@ -323,7 +338,7 @@ IDLE = Analysis(
 )
 
 
-_MOST: Final = 1000
+_MAX_GAPS: Final = 1000
 GAPS_SPEC: Final = ResultSpec.of("""
     table gaps: longest idle gaps, longest first
     key device: GPU index in the run
@@ -348,17 +363,17 @@ GAPS_SPEC: Final = ResultSpec.of("""
 def measure_gaps(trace: Trace) -> Result:
     """Return the longest gaps of the devices of a rank."""
     gaps = find_gaps(trace)
-    longest = np.argsort(-lengths_of(gaps), kind="stable")[:_MOST]
+    longest = np.argsort(-lengths_of(gaps), kind="stable")[:_MAX_GAPS]
     return Result(
         "gaps",
         GAPS_SPEC,
-        tables={"gaps": GAPS_SPEC.tables[0].of_rows(_described(trace, gaps, longest))},
+        tables={"gaps": GAPS_SPEC.tables[0].of_rows(_describe_gaps(trace, gaps, longest))},
         scalars={"gaps_count": len(gaps)},
     )
 
 
 def cause_times_of_gaps(trace: Trace, gaps: Ints) -> Ints:
-    """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
+    """Return the ns per gap (row of `find_gaps`) and cause. Shape: (len(gaps), len(CAUSES))."""
     parts = find_idle_parts(trace)
     parts = parts.take(np.isin(parts["gap"], gaps))
     order = np.argsort(gaps)
@@ -368,13 +383,14 @@ def cause_times_of_gaps(trace: Trace, gaps: Ints) -> Ints:
     return found
 
 
-def _described(trace: Trace, every: Table, rows: Ints) -> Table:
-    gaps = every.take(rows)
+def _describe_gaps(trace: Trace, all_gaps: Table, rows: Ints) -> Table:
+    """Return the rows of table gaps for the gaps with row numbers ``rows``."""
+    gaps = all_gaps.take(rows)
     starts, lengths = gaps["start_ns"], lengths_of(gaps)
     causes = cause_times_of_gaps(trace, rows)
-    charged, attributed_ns = _most(find_host_charges(trace), rows)
+    charged, attributed_ns = _longest_name(find_host_charges(trace), rows)
     running = find_charges(trace).running
-    beside, beside_ns = _most(running.take(running["by"] == "other"), rows)
+    other_name, other_ns = _longest_name(running.take(running["by"] == "other"), rows)
     return Table(
         {
             "device": gaps["device"],
@@ -386,27 +402,27 @@ def _described(trace: Trace, every: Table, rows: Ints) -> Table:
             "after": gaps["after"].plain(),
             "host_name": charged,
             "host_ratio": attributed_ns / np.maximum(lengths, 1),
-            "overlapping_activity": beside,
-            "overlap_ratio": beside_ns / np.maximum(lengths, 1),
+            "overlapping_activity": other_name,
+            "overlap_ratio": other_ns / np.maximum(lengths, 1),
         }
     )
 
 
-def _most(times: Table, gaps: Ints) -> tuple[Texts, Ints]:
-    """Return the name that has the most of ``times`` in each of ``gaps``, and how much."""
+def _longest_name(times: Table, gaps: Ints) -> tuple[Texts, Ints]:
+    """Return the name with the most time in each of ``gaps``, and that time in ns."""
     names = times["name"]
     n_names = max(1, len(names.texts))
     gap = times["gap"].astype(np.int64)
     kept = np.flatnonzero(np.isin(gap, gaps))
-    own, code = gap[kept], names.codes[kept]
-    pairs, place = np.unique(own * n_names + code, return_inverse=True)
+    gap_of_row, code = gap[kept], names.codes[kept]
+    pairs, place = np.unique(gap_of_row * n_names + code, return_inverse=True)
     starts, ends = ints(times, "start_ns", "end_ns", rows=kept)
     covered = union_lengths(place, starts, ends, len(pairs))
-    # Of equals the first name: the last one that is written stays.
+    # The last assignment to a gap wins: the longest name, and the first one of equally long names.
     order = np.lexsort((-pairs, covered))
     text, most_ns = np.full(len(gaps), "", object), np.zeros(len(gaps), np.int64)
-    where = np.argsort(gaps)
-    row = where[np.searchsorted(gaps[where], pairs[order] // n_names)]
+    order_of_gaps = np.argsort(gaps)
+    row = order_of_gaps[np.searchsorted(gaps[order_of_gaps], pairs[order] // n_names)]
     text[row] = np.append(names.texts, "")[pairs[order] % n_names]
     most_ns[row] = covered[order]
     return text, most_ns
@@ -414,10 +430,12 @@ def _most(times: Table, gaps: Ints) -> tuple[Texts, Ints]:
 
 def _finish_gaps(result: Result) -> Result:
     table = result.table.in_order("-duration_ns", "device", "at_ns")
-    result = result.with_table(table.head(_MOST))
+    result = result.with_table(table.head(_MAX_GAPS))
     n = int(result.scalars["gaps_count"])
-    note = Note.of("The table lists the {most:count} longest of {n:count} gaps.", most=_MOST, n=n)
-    return result.with_notes(*([note] if n > _MOST else []))
+    note = Note.of(
+        "The table lists the {most:count} longest of {n:count} gaps.", most=_MAX_GAPS, n=n
+    )
+    return result.with_notes(*([note] if n > _MAX_GAPS else []))
 
 
 GAPS = Analysis(

@@ -1,8 +1,9 @@
-"""What each thread was in at every moment: the innermost of the names that it had open.
+"""Find what each thread did at every moment: the innermost open name.
 
-Names are those of ranges, host operators and API calls, without what tells one time from the next
-(`common_categories`). Innermost is what began last; of what began together, what ends first.
-Beside it stands the outermost operator around it, the name that user code called.
+Names are names of ranges, host operators, and API calls, without the numbers that differ from one
+occurrence to the next (`common_categories`). The innermost name is the one that began last. If
+several began at the same time, it is the one that ends first. For each name, the outermost operator
+around it is also reported, which is the name that user code called.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.host.states import is_synchronization
+from traceprof.measures.host.states import are_full_matches, is_synchronization
 from traceprof.measures.rows import Bools, Ints, ints
 from traceprof.model import nesting
 from traceprof.model.grouping import pieces_of, places_of, rows_by_value, rows_by_values
@@ -26,10 +27,12 @@ from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import CYCLE, WINDOW, are_matched, common_categories
 
-_FEW_ROUNDS: Final = 64
-"""Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
+_MAX_ROUNDS: Final = 64
+"""Maximum number of steps to outer spans before a slower search with logarithmic cost is used.
+Spans rarely nest deeper.
+"""
 _TABLES: Final = ("ranges", "host_ops", "api_calls")
-"""Where names come from; of rows that begin and end together, the later one is inside."""
+"""Tables with names. Of rows that begin and end together, the one of the later table is inside."""
 
 _OS_WAITS: Final = re.compile(
     r"(pthread_(cond_(timed|clock)?wait|(mutex|rwlock)_(timed|clock)?(rd|wr)?lock|barrier_wait"
@@ -40,17 +43,19 @@ _OS_WAITS: Final = re.compile(
 _PYTHON_WAITS: Final = re.compile(
     r"^\$\S+ (wait|acquire|join|select|poll|_wait_for_tstate_lock|try_to_block|block_until_ready)"
 )
-"""Functions as the tracer of JAX and TensorFlow names them: "$api.py:3165 try_to_block"."""
+"""Functions as named by the tracer of JAX and TensorFlow: "$api.py:3165 try_to_block"."""
 _OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
 _UNNAMED: Final = "(unnamed)"
 _OPERATOR: Final = re.compile(r", (seq|op_id) = \d+|^[a-z_]\w*(::\w+)+$|^enumerate\(DataLoader\)#")
-"""Ranges that are operators: of emit_nvtx, by their look, and the fetching of a DataLoader."""
-_NO_OPERATOR: Final = re.compile(r"^(ProfilerStep|ProfilerStart|nn\.Module|\[|##)|\.(py|forward)\b")
-"""What older versions record as operators and is none: steps, modules, lines of Python."""
+"""Names of ranges that are operators: from emit_nvtx (by form), and the fetch of a DataLoader."""
+_NOT_AN_OPERATOR: Final = re.compile(
+    r"^(ProfilerStep|ProfilerStart|nn\.Module|\[|##)|\.(py|forward)\b"
+)
+"""Names that older PyTorch versions record as operators: steps, modules, lines of Python."""
 
 
 class Doing(IntEnum):
-    """What a name says that a thread does."""
+    """What a thread does while a name is open."""
 
     RUNS = 0
     SLEEPS = 1
@@ -59,9 +64,10 @@ class Doing(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostLane:
-    """One thread: disjoint pieces of time, sorted, and the place in `Lanes.names` of each.
+    """The activity of one thread: disjoint pieces of time, sorted by start.
 
-    ``operator`` is the place of the outermost operator around it, of ``name`` where none is.
+    ``name`` is the place of each piece's name in `HostLanes.names`. ``operator`` is the place of
+    the outermost operator around it, or equal to ``name`` if there is none.
     """
 
     process: int
@@ -74,9 +80,9 @@ class HostLane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostLanes:
-    """The threads that have any name open in the times asked about.
+    """The activity of all threads that have a name open in the requested times.
 
-    ``doing`` is the place in `Doing` of each of ``names``.
+    ``doing`` is the `Doing` of each of ``names``.
     """
 
     lanes: tuple[HostLane, ...]
@@ -85,42 +91,44 @@ class HostLanes:
 
 
 def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> HostLanes:
-    """Return what the threads of each process were in, at least during its ``times``."""
-    asked = {process: time for process, time in times.items() if len(time)}
-    found = [_rows_within(trace, table, asked) for table in _TABLES]
-    names, codes = _named(trace, found)
+    """Return the activity of the threads of each process, at least during its ``times``."""
+    wanted = {process: time for process, time in times.items() if len(time)}
+    found = [_rows_within(trace, table, wanted) for table in _TABLES]
+    names, codes = _shared_names(trace, found)
     rows = Table.stacked(found).assign(name=codes)
     return HostLanes(tuple(_lanes_of(rows)), tuple(names.tolist()), _doings(names))
 
 
-def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Table:
-    """Return process, thread, start, end and code of the name of the rows in the times asked.
+def _rows_within(trace: Trace, name: str, wanted: Mapping[int, Intervals]) -> Table:
+    """Return the rows of a table that overlap the times of their process.
 
-    Their times are not cut by the window: what began first is around the others there, too.
+    Columns: process, thread, start_ns, end_ns, name (a code), is_operator. Spans are not clipped to
+    the window, because the nesting depends on the original start.
     """
     table = trace.whole.table(name)
     columns = table.select("process", "thread", "start_ns", "end_ns", "name")
     within = columns.take(trace.rows_in_whole(name))
-    if within.empty or not asked:
+    if within.empty or not wanted:
         nothing = within.take(slice(0))
         return nothing.assign(name=np.empty(0, np.int64), is_operator=np.empty(0, np.bool_))
     kept = np.zeros(len(within), np.bool_)
     for piece in pieces_of(len(within)):
         starts, ends, process = ints(within, "start_ns", "end_ns", "process", rows=piece)
         for owner, rows in rows_by_value(process).items():
-            if time := asked.get(owner):
+            if time := wanted.get(owner):
                 opens = np.append(time.starts, np.iinfo(np.int64).max)
                 opens = opens[np.searchsorted(time.ends, starts[rows], side="right")]
                 kept[piece.start + rows] = (opens < ends[rows]) & (starts[rows] < ends[rows])
-    kept &= ~within["name"].isin((WINDOW, CYCLE))  # around it all, no name of what is done
+    # Ranges with these names cover the whole window and describe no activity.
+    kept &= ~within["name"].isin((WINDOW, CYCLE))
     taken, texts = within.take(kept), table["name"].texts
     named = are_matched(texts, _OPERATOR) if name == "ranges" else name == "host_ops"
-    is_operator = taken["name"].by_text(named & ~are_matched(texts, _NO_OPERATOR))
+    is_operator = taken["name"].by_text(named & ~are_matched(texts, _NOT_AN_OPERATOR))
     return taken.assign(name=taken["name"].codes, is_operator=is_operator)
 
 
-def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
-    """Return the distinct names of the rows ``found``, and the place among them of each row."""
+def _shared_names(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
+    """Return the distinct names of the rows ``found``, and the place of the name of each row."""
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
         place, distinct = places_of(rows["name"])
@@ -133,89 +141,89 @@ def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
 
 
 def _doings(names: Texts) -> Packed:
-    waits = is_synchronization(Names(np.arange(len(names)), names))
-    waits |= _are(names, _OS_WAITS) | _are(names, _PYTHON_WAITS)
-    sleeps = _are(names, _OS_SLEEPS)
+    """Return the `Doing` of each name."""
+    rows = Names(np.arange(len(names)), names)
+    waits = is_synchronization(rows)
+    waits |= are_full_matches(rows, _OS_WAITS) | are_full_matches(rows, _PYTHON_WAITS)
+    sleeps = are_full_matches(rows, _OS_SLEEPS)
     return Packed(np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)))
 
 
-def _are(names: Texts, pattern: re.Pattern[str]) -> Bools:
-    return np.array([pattern.fullmatch(str(name)) is not None for name in names], np.bool_)
-
-
 def _lanes_of(rows: Table) -> Iterator[HostLane]:
+    """Yield the activity of each thread."""
     process, thread, starts, ends, name = ints(
         rows, "process", "thread", "start_ns", "end_ns", "name"
     )
     is_operator = rows["is_operator"]
-    for (number, of), own in rows_by_values(process, thread).items():
-        mine = own[np.lexsort((-ends[own], starts[own]))]
-        first, last, owner = innermost_pieces(starts[mine], ends[mine])
-        outer = find_outermost_ancestors(ends[mine], is_operator[mine])[owner]
-        codes = name[mine]
+    for (process_id, thread_id), rows_of_thread in rows_by_values(process, thread).items():
+        ordered = rows_of_thread[np.lexsort((-ends[rows_of_thread], starts[rows_of_thread]))]
+        first, last, owner = innermost_pieces(starts[ordered], ends[ordered])
+        outer = find_outermost_ancestors(ends[ordered], is_operator[ordered])[owner]
+        codes = name[ordered]
         operator = codes[np.where(outer < 0, owner, outer)]
-        yield HostLane(number, of, first, last, codes[owner], operator)
+        yield HostLane(process_id, thread_id, first, last, codes[owner], operator)
 
 
 def innermost_pieces(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return disjoint pieces of time (starts, ends) and which span is the innermost in each.
+    """Return disjoint pieces of time (starts, ends) and the innermost span in each piece.
 
-    The spans must be sorted by start, and of those that begin together the inner one is the last;
-    they need not nest: where two overlap otherwise, the one that began later counts as inside.
+    The spans must be sorted by start. Of spans that begin together, the inner one must be last. The
+    spans need not nest: if two spans overlap only in part, the span that began later counts as
+    inside.
     """
-    around = _spans_around(ends)
+    parents = _find_parents(ends)
     edges = sorted_distinct(np.concatenate((starts, ends)))
     owner = np.searchsorted(starts, edges, side="right") - 1
     open_at = np.flatnonzero(owner >= 0)
-    for _ in range(_FEW_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
         if not len(open_at):
             break
-        owner[open_at] = around[owner[open_at]]
+        owner[open_at] = parents[owner[open_at]]
         open_at = open_at[owner[open_at] >= 0]
     open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
-    owner[open_at] = _first_after(around, ends, owner[open_at], edges[open_at])
+    owner[open_at] = _first_ending_after(parents, ends, owner[open_at], edges[open_at])
     kept = np.flatnonzero(owner >= 0)
     return edges[kept], edges[kept + 1], owner[kept]
 
 
-def find_outermost_ancestors(ends: Ints, is_asked: Bools) -> Ints:
-    """Return, of each span, the outermost that is asked for of those that hold it and itself.
+def find_outermost_ancestors(ends: Ints, is_candidate: Bools) -> Ints:
+    """Return, for each span, the outermost span with ``is_candidate`` that contains it; -1: none.
 
-    -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
-    later one holds it.
+    A span contains itself. The spans must be sorted as for `innermost_pieces`. A span contains a
+    later span that ends at the same time.
     """
-    return nesting.find_outermost_ancestors(_spans_around(ends, holds_equal=True), is_asked)
+    return nesting.find_outermost_ancestors(_find_parents(ends, holds_equal=True), is_candidate)
 
 
-def _first_after(around: Ints, ends: Ints, spans: Ints, instants: Ints) -> Ints:
-    """Return the first span around each of ``spans`` that ends after the instant; -1: none.
+def _first_ending_after(parents: Ints, ends: Ints, spans: Ints, instants: Ints) -> Ints:
+    """Return the first span outside each of ``spans`` that ends after the instant; -1: none.
 
-    Their ends grow outwards: jumps of 2ᵏ, the longest first, find it.
+    Ends increase from a span to its parent, so a search in jumps of 2ᵏ parents, longest jump first,
+    finds it.
     """
     if not len(spans):
         return spans
-    jumps = [around]
+    jumps = [parents]
     while (jumps[-1] >= 0).any():
         last = jumps[-1]
         jumps.append(np.where(last >= 0, last[last], -1))
     for jump in reversed(jumps):
         outer = jump[spans]
         spans = np.where((outer >= 0) & (ends[outer] <= instants), outer, spans)
-    return around[spans]
+    return parents[spans]
 
 
-def _spans_around(ends: Ints, *, holds_equal: bool = False) -> Ints:
-    """Return the last span before each that ends later than it, -1 where none does.
+def _find_parents(ends: Ints, *, holds_equal: bool = False) -> Ints:
+    """Return, for each span, the last earlier span that ends later; -1 if there is none.
 
-    What lies between the two ends no later: a span that is closed leads to the one still open.
-    With ``holds_equal`` one that ends together with it will do.
+    With ``holds_equal``, an earlier span that ends at the same time also counts.
     """
     closes = np.less if holds_equal else np.less_equal
-    around = np.arange(-1, len(ends) - 1)
-    rows = np.flatnonzero(around >= 0)
-    while len(rows := rows[closes(ends[around[rows]], ends[rows])]):
-        # A jump over what another span jumps over: chains get shorter by half in each round.
-        around[rows] = around[around[rows]]
-        rows = rows[around[rows] >= 0]
-    return around
+    parents = np.arange(-1, len(ends) - 1)
+    rows = np.flatnonzero(parents >= 0)
+    while len(rows := rows[closes(ends[parents[rows]], ends[rows])]):
+        # Pointer jumping: each round replaces a parent by its parent and halves the chains.
+        parents[rows] = parents[parents[rows]]
+        rows = rows[parents[rows] >= 0]
+    return parents

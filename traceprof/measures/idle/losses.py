@@ -1,7 +1,7 @@
-"""What devices lose: when each did not compute, and to what; idle after waits is told apart.
+"""Find when each device did not compute, and why. Idle time after host waits has its own cause.
 
-Exposed communication and copies, work on its own memory, and idle time by cause: with compute
-they fill the time of a device exactly.
+The losses are exposed communication, exposed copies, work on the device's own memory, and idle time
+by cause. Together with compute, they fill the time of a device exactly.
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from traceprof.measures.device.times import (
 )
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
-from traceprof.measures.idle.gaps import CAUSES, carved, find_gap_parts, find_gaps, times_in_gaps
-from traceprof.measures.rows import Ints, are_first, bounds, unions_by, unions_of
+from traceprof.measures.idle.gaps import (
+    CAUSES,
+    find_gap_parts,
+    find_gaps,
+    reassign_cause,
+    sums_before,
+    times_in_gaps,
+)
+from traceprof.measures.rows import Ints, bounds, unions_by, unions_of
 from traceprof.measures.steps.base import WINDOW, base_of_shares
 from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.grouping import places_of, rows_by_values
@@ -32,56 +39,56 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 DRAINED: Final = "drained"
-"""Idle after a wait for the device, until work is launched again, and while launches catch up.
+"""Cause of idle time that follows a wait of the host for the device.
 
-Without the wait the host would have been that much earlier: at most the wait's own length of what
-follows is its doing, whatever the host does in the gap that opens in it, and what it launches late
-until the next wait.
+Without the wait, the host would have been ahead by the length of the wait. At most that length of
+the following idle time is therefore attributed to the wait: the gap in which the wait ends,
+whatever the host does in it, and gaps due to late launches until the next wait.
 """
 
-_Times: TypeAlias = Mapping[int, Intervals]
-"""When, by device."""
-_AFTER_A_WAIT: Final = ("launch", "host")
-_NAMES: Final = (*CAUSES, DRAINED)
+Times: TypeAlias = Mapping[int, Intervals]
+"""Time intervals by device."""
+_DRAINED_CAUSES: Final = ("launch", "host")
+_CAUSES_AND_DRAINED: Final = (*CAUSES, DRAINED)
 
 
 def idle_ns_by_gap(part: Trace, *causes: str) -> Ints:
-    """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `find_gaps`.
+    """Return the time in ns of each gap of `find_gaps` that has one of ``causes``.
 
-    The causes in which a host is busy are without what is `DRAINED`, so that all add up.
+    ``causes`` are names of `CAUSES`, or `DRAINED`. `DRAINED` time is excluded from the other
+    causes, so that all causes add up to the gap.
     """
-    places = [_NAMES.index(cause) for cause in causes]
-    return times_in_gaps(len(find_gaps(part)), _parts(part), *places)
+    places = [_CAUSES_AND_DRAINED.index(cause) for cause in causes]
+    return times_in_gaps(len(find_gaps(part)), _parts_with_drained(part), *places)
 
 
 @of_window
-def idle_times(ranks: Ranks) -> Mapping[str, _Times]:
-    """Return, for each cause (and `DRAINED`), when each device was idle for it."""
-    return times_of_causes(ranks, _parts, _NAMES)
+def idle_times(ranks: Ranks) -> Mapping[str, Times]:
+    """Return, for each cause (and `DRAINED`), when each device was idle with this cause."""
+    return idle_times_by_cause(ranks, _parts_with_drained, _CAUSES_AND_DRAINED)
 
 
-def times_of_causes(
+def idle_times_by_cause(
     ranks: Ranks, parts_of: Callable[[Trace], Table], names: Sequence[str]
 ) -> dict[str, dict[int, Intervals]]:
-    """Return when each device was idle for each of ``names``, the causes of ``parts_of`` a rank.
+    """Return when each device was idle with each cause, over all ranks.
 
-    Parts are those of gaps, with gap, start_ns, end_ns and cause (a place in ``names``).
+    ``parts_of`` returns the parts of the gaps of one rank, with the columns gap, start_ns, end_ns,
+    and cause (a place in ``names``).
     """
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
-    for own in ranks.each(_times_of_one, parts_of, names):
-        for name, times in own.items():
+    for of_rank in ranks.each(_idle_times_of_rank, parts_of, names):
+        for name, times in of_rank.items():
             found[name] |= times
     return found
 
 
-def _times_of_one(
+def _idle_times_of_rank(
     part: Trace, parts_of: Callable[[Trace], Table], names: Sequence[str]
 ) -> dict[str, dict[int, Intervals]]:
-    found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
+    """Return when each device of one rank was idle with each cause."""
     parts, device = parts_of(part), find_gaps(part)["device"]
-    for number in places_of(device)[1]:
-        for times in found.values():
-            times[number] = Intervals.empty()
+    found = {name: dict.fromkeys(places_of(device)[1], Intervals.empty()) for name in names}
     owner = device[parts["gap"]]
     for (number, cause), time in unions_of(*bounds(parts), owner, parts["cause"]).items():
         found[names[cause]][number] = time
@@ -89,41 +96,42 @@ def _times_of_one(
 
 
 @of_window
-def _parts(part: Trace) -> Table:
-    """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
-    waited, later = _waits_before(part)
+def _parts_with_drained(part: Trace) -> Table:
+    """Return `find_gap_parts`, with `DRAINED` as an additional cause, numbered ``len(CAUSES)``."""
+    waited, remaining = _wait_ns_before_gaps(part)
     parts = find_gap_parts(part)
-    for causes, ns_of_gaps in (_AFTER_A_WAIT, waited), (_AFTER_A_WAIT[:1], later):
+    for causes, ns_of_gaps in (_DRAINED_CAUSES, waited), (_DRAINED_CAUSES[:1], remaining):
         if ns_of_gaps.any():
-            parts = carved(parts, causes, ns_of_gaps, len(CAUSES))
+            parts = reassign_cause(parts, causes, ns_of_gaps, len(CAUSES))
     return parts
 
 
 @of_window
 def find_idle_parts(part: Trace) -> Table:
-    """Return the parts of `find_gaps` by cause (places in `CAUSES`), as every command shows them.
+    """Return the parts of `find_gaps` by cause (places in `CAUSES`), as shown by every command.
 
-    Idle time after a wait for the device is that of the wait: it is synchronization.
+    Idle time after a wait of the host for the device counts as synchronization.
     """
-    parts = _parts(part)
+    parts = _parts_with_drained(part)
     is_drained = parts["cause"] == len(CAUSES)
-    waits = CAUSES.index("synchronizing")
-    return parts.assign(cause=Packed(np.where(is_drained, waits, parts["cause"])))
+    cause = np.where(is_drained, CAUSES.index("synchronizing"), parts["cause"])
+    return parts.assign(cause=Packed(cause))
 
 
-def _waits_before(part: Trace) -> tuple[Ints, Ints]:
-    """Return how long the host had waited for the device where each gap opens, 0 where not.
+def _wait_ns_before_gaps(part: Trace) -> tuple[Ints, Ints]:
+    """Return two arrays in ns with one element per gap, 0 where not applicable.
 
-    And how much of that is left in later gaps, until the next wait: the host that had waited while
-    the device ran out of work launches that much later.
+    The first is the time that the host had waited for the device when the gap opens. The second is
+    the part of that time that remains for later gaps, until the next wait: a host that waited while
+    the device ran out of work launches later by that time.
     """
     gaps, parts, states = find_gaps(part), find_gap_parts(part), find_host_states(part)
-    waited, later = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
-    if not any(len(own.synchronizing) for own in states.values()):
-        return waited, later
+    waited, remaining = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
+    if not any(len(host.synchronizing) for host in states.values()):
+        return waited, remaining
     of_launches, of_both = (
         times_in_gaps(len(gaps), parts, *(CAUSES.index(name) for name in names))
-        for names in (_AFTER_A_WAIT[:1], _AFTER_A_WAIT)
+        for names in (_DRAINED_CAUSES[:1], _DRAINED_CAUSES)
     )
     for (process, _), rows in rows_by_values(gaps["process"], gaps["device"]).items():
         state = states.get(process)
@@ -133,97 +141,98 @@ def _waits_before(part: Trace) -> tuple[Ints, Ints]:
         place = np.searchsorted(time.starts, at, side="right") - 1
         inside = (place >= 0) & (time.ends[place] >= at)
         waited[rows] = np.where(inside, at - time.starts[place], 0)
-        # Of each wait what its last gap leaves, and what the launches of later ones take of that.
-        left = np.zeros(len(time) + 1, np.int64)
-        left[place[inside]] = np.maximum(waited[rows] - of_both[rows], 0)[inside]
-        taken = np.where(inside, 0, of_launches[rows])
-        before = np.cumsum(taken) - taken
-        firsts = np.flatnonzero(are_first(place))
-        before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(place))))
-        later[rows] = np.where(inside, 0, np.maximum(left[place] - before, 0))
-    return waited, later
+        # The time that remains of each wait after its last gap, minus the late launches since then.
+        unused = np.zeros(len(time) + 1, np.int64)
+        unused[place[inside]] = np.maximum(waited[rows] - of_both[rows], 0)[inside]
+        used_before = sums_before(np.where(inside, 0, of_launches[rows]), place)
+        remaining[rows] = np.where(inside, 0, np.maximum(unused[place] - used_before, 0))
+    return waited, remaining
 
 
-def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = False) -> _Times:
-    """Return when each device was idle since ``calls`` held the host up: in them, and after them.
+def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = False) -> Times:
+    """Return when each device was idle because of ``calls`` that block the host.
 
-    Calls have process, start_ns and end_ns. Without one the host would be as much earlier as it
-    took, and so would be the work that it launches next: of the idle time in which it launches, or
-    runs other code, as much is the call's as it took, until the next one. Only where the device ran
-    out of work in it, or up to ``slack_ns`` later: else the host was ahead all the same.
+    ``calls`` has the columns process, start_ns, and end_ns. Without a call, the host and the work
+    that it launches next would be earlier by the duration of the call. The idle time during a call
+    is attributed to it. After the call, at most the duration of the call is attributed to it, of
+    the idle time in which the host launches or runs other code, until the next call. This applies
+    only if the device ran out of work during the call, or up to ``slack_ns`` later. Otherwise the
+    host was still ahead of the device.
 
-    ``is_all``: of all time without compute, which is the most that could be earlier.
+    With ``is_all``, consider all time without compute, not only idle time: this is an upper bound.
     """
     found: dict[int, Intervals] = {}
     if calls.empty:
         return found
-    gaps, parts, holds_of = find_gaps(part), find_gap_parts(part), unions_by(calls)
+    gaps, parts, calls_of = find_gaps(part), find_gap_parts(part), unions_by(calls)
     owner, cause = parts["gap"], parts["cause"]
-    is_late = np.isin(cause, [CAUSES.index(name) for name in _AFTER_A_WAIT])
-    is_held = is_all | is_late | (cause == CAUSES.index("synchronizing"))
+    counts_after_calls = np.isin(cause, [CAUSES.index(name) for name in _DRAINED_CAUSES])
+    counts_in_calls = is_all | counts_after_calls | (cause == CAUSES.index("synchronizing"))
     span, times = part.span, device_times(part)
     lanes = rows_by_values(gaps["process"][owner], gaps["device"][owner])
     for (process, device), rows in lanes.items():
-        if process not in holds_of:
+        if process not in calls_of:
             continue
-        holds, own = holds_of[process], gaps.take(gaps["device"] == device)
-        held, late = (
+        call_times, gaps_of_device = calls_of[process], gaps.take(gaps["device"] == device)
+        idle_in_calls, idle_after_calls = (
             Intervals.union_of(*(column[rows[chosen[rows]]] for column in bounds(parts)))
-            for chosen in (is_held, is_late)
+            for chosen in (counts_in_calls, counts_after_calls)
         )
         if is_all and device in times:
-            late = span.times - times[device].compute
-        both = (held & holds) | _late_after(late - holds, holds, bounds(own), slack_ns)
-        found[device] = found.get(device, Intervals.empty()) | both
+            idle_after_calls = span.times - times[device].compute
+        caused = (idle_in_calls & call_times) | _late_after(
+            idle_after_calls - call_times, call_times, bounds(gaps_of_device), slack_ns
+        )
+        found[device] = found.get(device, Intervals.empty()) | caused
     return found
 
 
 def _late_after(
-    idle: Intervals, holds: Intervals, gaps: tuple[Ints, Ints], slack_ns: int
+    idle: Intervals, calls: Intervals, gaps: tuple[Ints, Ints], slack_ns: int
 ) -> Intervals:
-    """Return what of ``idle``, that lies outside ``holds``, follows from the one before it."""
+    """Return the part of ``idle`` that follows from the preceding interval of ``holds``.
+
+    ``idle`` and ``holds`` must be disjoint.
+    """
     gap_starts, gap_ends = gaps
-    # How much of each was no idle time of the device, and whether this ran out of work in it.
-    whole = Intervals.union_of(gap_starts, gap_ends)
-    credit = holds.ends - holds.starts - whole.covered_ns(holds.starts, holds.ends)
-    place = np.searchsorted(gap_ends, holds.ends, side="right")
+    # The busy time of the device in each call, or 0 if the device did not run out of work.
+    all_gaps = Intervals.union_of(gap_starts, gap_ends)
+    credit_ns = calls.ends - calls.starts - all_gaps.covered_ns(calls.starts, calls.ends)
+    place = np.searchsorted(gap_ends, calls.ends, side="right")
     opens = np.append(gap_starts, np.iinfo(np.int64).max)[place]
-    credit = np.where(opens <= holds.ends + slack_ns, credit, 0)
-    hold = np.searchsorted(holds.ends, idle.starts, side="right") - 1
-    starts, ends = idle.starts[hold >= 0], idle.ends[hold >= 0]
-    hold = hold[hold >= 0]
+    credit_ns = np.where(opens <= calls.ends + slack_ns, credit_ns, 0)
+    call = np.searchsorted(calls.ends, idle.starts, side="right") - 1
+    starts, ends = idle.starts[call >= 0], idle.ends[call >= 0]
+    call = call[call >= 0]
     lengths = ends - starts
-    before = np.cumsum(lengths) - lengths
-    firsts = np.flatnonzero(are_first(hold))
-    before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(hold))))
-    taken = np.clip(credit[hold] - before, 0, lengths)
+    taken = np.clip(credit_ns[call] - sums_before(lengths, call), 0, lengths)
     return Intervals.union_of(starts[taken > 0], (starts + taken)[taken > 0])
 
 
-Times: TypeAlias = Mapping[int, Intervals]
-"""When, by device."""
-
 _NOTHING: Final = Intervals.empty()
 LOSSES: Final = (*BUSY_PARTS[1:], *CAUSES)
-"""The parts of a device's time that are no compute, as `breakdown` has them, idle by cause."""
+"""The parts of device time other than compute, as in `breakdown`, with idle time split by cause."""
 
 
 @of_window
 def find_losses(ranks: Ranks) -> Mapping[str, Times]:
-    """Return, for each of `LOSSES`, when each device that ever worked lost time of the window."""
+    """Return, for each of `LOSSES`, when each device lost time in the window.
+
+    Devices without activity anywhere in the trace are excluded.
+    """
     busy: dict[str, dict[int, Intervals]] = {name: {} for name in BUSY_PARTS[1:]}
-    for own in ranks.each(_lost_by_work):
-        for name, times in own.items():
+    for of_rank in ranks.each(_lost_by_work):
+        for name, times in of_rank.items():
             busy[name] |= times
-    return {**busy, **times_of_causes(ranks, find_idle_parts, CAUSES)}
+    return {**busy, **idle_times_by_cause(ranks, find_idle_parts, CAUSES)}
 
 
 @of_window
 def analyzed_times(ranks: Ranks) -> Times:
-    """Return the time of each device that shares of the window are of.
+    """Return the time of each device that is the base of shares of the window.
 
-    It is the window, as far as the device was recorded in it. Where steps that were not profiled
-    tell how long a step is, what the profiler added is no part of it.
+    It is the window, as far as the device was recorded. If step times without the profiler are
+    known, the overhead of the profiler is excluded.
     """
     found = {d: recorded_times(part, d) for part in ranks for d in used_devices(part)}
     if base_of_shares(ranks).is_unprofiled:
@@ -234,11 +243,11 @@ def analyzed_times(ranks: Ranks) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Analyzed:
-    """What times of devices in the window are as shares of a step (of the window without steps).
+    """The base of shares: a step, or the window if no steps are known.
 
-    ``whole_ns`` is, by device, what its times are divided by, and ``idle_scale`` how much idle time
-    a step without the profiler has, of that of a profiled step. ``shares`` are those of the five
-    parts, of all devices together; they add up to 1.
+    ``whole_ns`` is the divisor for the times of each device. ``idle_scale`` is the ratio of the
+    idle time of a step without the profiler to that of a profiled step, by device. ``shares`` are
+    the shares of the five parts over all devices; they add up to 1.
     """
 
     whole_ns: Mapping[int, float]
@@ -249,44 +258,48 @@ class Analyzed:
 
 @of_window
 def analyzed(ranks: Ranks) -> Analyzed:
-    """Return what times of devices in the window are shares of."""
+    """Return the base of shares of the times of devices in the window."""
     base = base_of_shares(ranks)
-    parts = {device: own for of in ranks.each(_parts_of_devices) for device, own in of.items()}
-    whole_ns = {device: base.whole_ns(own) for device, own in parts.items()}
+    parts = {
+        device: parts_ns for of in ranks.each(_parts_of_devices) for device, parts_ns in of.items()
+    }
+    whole_ns = {device: base.whole_ns(parts_ns) for device, parts_ns in parts.items()}
     scales = dict.fromkeys(parts, 1.0)
     if base.is_unprofiled:
         for device, time in analyzed_times(ranks).items():
             busy_ns = sum(parts[device].values()) - parts[device][IDLE]
             idle_ns = time.total_ns - busy_ns
             scales[device] = (whole_ns[device] - busy_ns) / idle_ns if idle_ns > 0 else 1.0
-    shares = base.shares(list(parts.values()))
-    return Analyzed(whole_ns, scales, shares, base.is_unprofiled)
+    return Analyzed(whole_ns, scales, base.shares(list(parts.values())), base.is_unprofiled)
 
 
 def scale_to_steps(ranks: Ranks, ns: Ints, causes: Sequence[str]) -> tuple[Ints, int]:
-    """Return times of all devices in the window so that they add up to whole steps, and how many.
+    """Return ``ns`` scaled to whole steps of all devices, and the number of steps times devices.
 
-    ``ns`` are times of what devices did and were idle for, together all of the window; ``causes``
-    says of idle ones for what, "" of others. Idle times are those of steps that were not profiled,
-    where such steps are known. Of a window without steps nothing changes.
+    ``ns`` are times of activities and of idle causes that together fill the window on all devices.
+    ``causes`` has the cause of each idle time, and "" for activities. If step times without the
+    profiler are known, idle times are scaled to these steps. Without steps, ``ns`` is returned
+    unchanged, with the number of devices.
     """
-    base, of = base_of_shares(ranks), analyzed(ranks)
-    n_devices = max(1, len(of.whole_ns))
+    base, base_of_devices = base_of_shares(ranks), analyzed(ranks)
+    n_devices = max(1, len(base_of_devices.whole_ns))
     if base.unit == WINDOW or not ns.sum():
         return ns, n_devices
     units = max(1, round(base.steps_count)) * n_devices
     idle = np.array([bool(cause) for cause in causes], np.bool_)
     times = ns.astype(np.float64)
-    if of.is_unprofiled:
+    if base_of_devices.is_unprofiled:
         times[[cause == "profiler" for cause in causes]] = 0.0
         busy_ns = times[~idle].sum()
-        times[idle] *= max(0.0, sum(of.whole_ns.values()) - busy_ns) / max(1.0, times[idle].sum())
-    until = np.rint(np.cumsum(times) * (units * base.unit_ns / times.sum())).astype(np.int64)
-    return np.diff(until, prepend=0), units
+        times[idle] *= max(0.0, sum(base_of_devices.whole_ns.values()) - busy_ns) / max(
+            1.0, times[idle].sum()
+        )
+    cumulative = np.rint(np.cumsum(times) * (units * base.unit_ns / times.sum())).astype(np.int64)
+    return np.diff(cumulative, prepend=0), units
 
 
 def _parts_of_devices(part: Trace) -> dict[int, dict[str, int]]:
-    """Return the ns of each of the five parts in the window, by device."""
+    """Return the time in ns of each of the five parts in the window, by device."""
     return {
         row["device"]: {name: int(row[f"{name}_ns"]) for name in PARTS}
         for row in device_parts(part).rows()
@@ -294,14 +307,18 @@ def _parts_of_devices(part: Trace) -> dict[int, dict[str, int]]:
 
 
 def _lost_by_work(part: Trace) -> dict[str, dict[int, Intervals]]:
+    """Return when each device was busy with each part other than compute."""
     times = device_times(part)
     parts = {d: times[d].parts() if d in times else {} for d in used_devices(part)}
     return {
-        name: {device: own.get(name, Intervals.empty()) for device, own in parts.items()}
+        name: {
+            device: times_of_device.get(name, Intervals.empty())
+            for device, times_of_device in parts.items()
+        }
         for name in BUSY_PARTS[1:]
     }
 
 
-def within(times: Times, judged: Times) -> Times:
-    """Return what of ``times`` lies in the ``judged`` time of each device."""
-    return {device: time & judged[device] for device, time in times.items() if device in judged}
+def within(times: Times, limits: Times) -> Times:
+    """Return the intersection of ``times`` and ``limits``, for the devices in both."""
+    return {device: time & limits[device] for device, time in times.items() if device in limits}

@@ -1,4 +1,4 @@
-"""Where the host waits for a device, and how long devices had nothing to do in that."""
+"""Find where the host waits for a device, and how long devices were idle during these waits."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from traceprof.names.ranges import plain_name
 
 READS_A_VALUE: Final = ".item()"
 PATTERNS: Final = ("synchronize", "blocking copy", READS_A_VALUE)
-"""How the host waits: `READS_A_VALUE` is a copy of a few bytes to it that is waited for at once."""
+"""Kinds of waits. `READS_A_VALUE` is a copy of a few bytes to the host, which waits for it."""
 
-_SMALL_BYTES: Final = 64
-"""A copy to the host up to this size, waited for at once, is a `.item()` or an `if tensor:`."""
+_MAX_VALUE_BYTES: Final = 64
+"""Maximum size of a copy to the host that counts as `.item()` or `if tensor:`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
-    """The calls of the whole recording that wait: their rows, `PATTERNS` and names of ranges."""
+    """The waiting calls of the whole recording: row numbers, `PATTERNS`, and names of ranges."""
 
     rows: Ints
     pattern: Names
@@ -48,20 +48,22 @@ class _Waits:
 def find_waits(trace: Trace) -> Table:
     """Return the API calls of the window that wait for a device.
 
-    The columns of ``api_calls``, and pattern (one of `PATTERNS`) and host_range (the innermost
-    range that the call began in, without what makes its name unique; "" where none is open). Of a
-    call that the window cuts they are those of the whole call.
+    The columns are those of ``api_calls``, plus pattern (one of `PATTERNS`) and host_range (the
+    innermost range in which the call began, without numbers that differ between occurrences; "" if
+    none is open). For a call that the window cuts, pattern and host_range are those of the whole
+    call.
     """
     waits = _waits_of_whole(trace)
-    asked = np.arange(len(trace.whole.api_calls))[trace.rows_in_whole("api_calls")]
-    own = np.flatnonzero(np.isin(asked, waits.rows))
-    place = np.searchsorted(waits.rows, asked[own])
-    found = trace.api_calls.take(own)
-    return found.assign(pattern=waits.pattern[place], host_range=waits.label[place])
+    in_window = np.arange(len(trace.whole.api_calls))[trace.rows_in_whole("api_calls")]
+    chosen = np.flatnonzero(np.isin(in_window, waits.rows))
+    place = np.searchsorted(waits.rows, in_window[chosen])
+    calls = trace.api_calls.take(chosen)
+    return calls.assign(pattern=waits.pattern[place], host_range=waits.label[place])
 
 
 @fact
 def _waits_of_whole(trace: Trace) -> _Waits:
+    """Return the waiting calls of the whole recording."""
     calls = trace.api_calls
     copies = is_blocking_copy(calls["name"])
     rows = np.flatnonzero(copies | is_synchronization(calls["name"]))
@@ -72,7 +74,7 @@ def _waits_of_whole(trace: Trace) -> _Waits:
 
 
 def _labels(trace: Trace, waits: Ints) -> Names:
-    """Return the plain name of the innermost range around each of the calls ``waits``."""
+    """Return the plain name of the innermost range around each of ``waits`` (rows of api_calls)."""
     ranges = trace.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     at = ints(trace.api_calls, "process", "thread", "start_ns", rows=waits)
@@ -80,13 +82,13 @@ def _labels(trace: Trace, waits: Ints) -> Names:
     names = ranges["name"]
     codes = np.append(names.codes[nested], -1)[innermost(lanes, *at)]
     distinct, place = np.unique(codes, return_inverse=True)
-    known = distinct[distinct >= 0]  # -1 for none comes first
+    known = distinct[distinct >= 0]  # -1 (no range) is sorted first
     none = [""] * (len(distinct) - len(known))
     return Names.coded([*none, *map(plain_name, names.texts[known])], place)
 
 
 def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
-    """Return which waits come right after, or are, a copy of a few bytes to the host."""
+    """Return which waits are a copy of a few bytes to the host, or directly follow one."""
     calls = trace.api_calls
     small = _makes_a_small_copy(trace)
     if not small.any() or not len(waits):
@@ -94,36 +96,37 @@ def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
     process, thread, starts = ints(calls, "process", "thread", "start_ns")
     order = np.lexsort((thread, process))
     process, thread, starts = process[order], thread[order], starts[order]
-    # Calls that begin together on a thread (one is inside the other) are one instant.
+    # Calls that begin together on a thread are nested and count as one instant.
     opens_thread, opens = are_first(process, thread), are_first(process, thread, starts)
     instant_of = np.empty(len(order), np.int64)
     instant_of[order] = np.cumsum(opens) - 1
-    small_there = np.zeros(int(opens.sum()), np.bool_)
-    small_there[instant_of[small]] = True
-    follows = np.append(False, small_there[:-1]) & ~opens_thread[opens]
-    own = instant_of[waits]
-    return np.where(is_copy, small_there[own], follows[own])
+    has_small_copy = np.zeros(int(opens.sum()), np.bool_)
+    has_small_copy[instant_of[small]] = True
+    follows = np.append(False, has_small_copy[:-1]) & ~opens_thread[opens]
+    instant = instant_of[waits]
+    return np.where(is_copy, has_small_copy[instant], follows[instant])
 
 
 def _makes_a_small_copy(trace: Trace) -> Bools:
     """Return which API calls made a copy of a few bytes to the host."""
     copies, calls = trace.copies, trace.api_calls
     n_bytes, number = copies["n_bytes"], copies["correlation"]
-    small = (copies["direction"] == "d2h") & (n_bytes >= 1) & (n_bytes <= _SMALL_BYTES)
+    small = (copies["direction"] == "d2h") & (n_bytes >= 1) & (n_bytes <= _MAX_VALUE_BYTES)
     small &= number != ABSENT
     found = np.zeros(len(calls), np.bool_)
-    for own in np.unique(copies["process"][small]).tolist():
-        mine = np.isin(calls["correlation"], number[small & (copies["process"] == own)])
-        found |= mine & (calls["process"] == own)
+    for process in np.unique(copies["process"][small]).tolist():
+        launched = np.isin(calls["correlation"], number[small & (copies["process"] == process)])
+        found |= launched & (calls["process"] == process)
     return found
 
 
 @of_window
 def idle_in_waits(trace: Trace) -> Ints:
-    """Return for how long devices had nothing to do in each of the waits of `find_waits`.
+    """Return the time in ns that devices were idle during each wait of `find_waits`.
 
-    That is the time that idle gaps have as "synchronizing", device by device: of threads that wait
-    at once the one that began last counts. Added up it is that cause of `find_gaps`.
+    This is the idle time with the cause "synchronizing", over all devices. If several threads wait
+    at the same time, the wait that began last counts. The sum is the total of that cause in
+    `find_gaps`.
     """
     waits = find_waits(trace)
     found = np.zeros(len(waits), np.int64)
@@ -132,17 +135,19 @@ def idle_in_waits(trace: Trace) -> Ints:
     owner = find_gaps(trace)["process"][parts["gap"]].astype(np.int64)
     starts, ends = bounds(parts)
     calls = trace.api_calls
-    every = is_synchronization(calls["name"]) | is_blocking_copy(calls["name"])
+    is_wait = is_synchronization(calls["name"]) | is_blocking_copy(calls["name"])
     counting = np.flatnonzero(
-        are_waits_of_launching_threads(calls)[every]
-    )  # of threads that launch work
+        are_waits_of_launching_threads(calls)[is_wait]
+    )  # waits of threads that launch work
     begin, end, process = ints(waits, "start_ns", "end_ns", "process", rows=counting)
     for number in np.unique(owner).tolist():
-        own, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)
-        own = own[np.lexsort((-end[own], begin[own]))]
-        first, last, row = innermost_pieces(begin[own], end[own])
+        calls_of_process, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)
+        calls_of_process = calls_of_process[
+            np.lexsort((-end[calls_of_process], begin[calls_of_process]))
+        ]
+        first, last, row = innermost_pieces(begin[calls_of_process], end[calls_of_process])
         _, piece, begins, finishes = overlaps(starts[gaps], ends[gaps], first, last)
-        np.add.at(found, counting[own[row[piece]]], finishes - begins)
+        np.add.at(found, counting[calls_of_process[row[piece]]], finishes - begins)
     return found
 
 
@@ -166,7 +171,7 @@ SYNC_SPEC: Final = ResultSpec.of("""
 
 
 def measure_sync(trace: Trace) -> Result:
-    """Return the waits of the host by call, pattern and range."""
+    """Return the waits of the host by call, pattern, and range."""
     waits = find_waits(trace).renamed(name="call")
     table, samples = summarize(waits, _KEYS)
     table = table.assign(idle_ns=sums_at(samples.rows, idle_in_waits(trace), len(table)))
@@ -181,6 +186,7 @@ def measure_sync(trace: Trace) -> Result:
 
 
 def _finish(result: Result) -> Result:
+    """Return the combined result of all ranks with derived columns, order, and notes."""
     table = result.table
     n_steps = int(result.scalars["steps_count"])
     table = table.assign(
@@ -192,16 +198,18 @@ def _finish(result: Result) -> Result:
 
 
 def _notes(table: Table) -> list[Note]:
+    """Return a note on waits for a few bytes, if there are any."""
     values = table.take(table["pattern"] == READS_A_VALUE)
     if values.empty:
         return []
-    note = Note.of(
-        "{n:count} wait(s) for a few bytes from the GPU ({lost:ns}), probably `.item()`, `.cpu()` "
-        "of a scalar, or `if tensor:`.",
-        n=int(values["count"].sum()),
-        lost=int(values["total_ns"].sum()),
-    )
-    return [note]
+    return [
+        Note.of(
+            "{n:count} wait(s) for a few bytes from the GPU ({lost:ns}), probably `.item()`, "
+            "`.cpu()` of a scalar, or `if tensor:`.",
+            n=int(values["count"].sum()),
+            lost=int(values["total_ns"].sum()),
+        )
+    ]
 
 
 SYNC = Analysis(

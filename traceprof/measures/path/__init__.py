@@ -1,1 +1,1 @@
-"""The critical path: what decided how long a window took, and what at most could be gained."""
+"""Find the critical path of a window, and upper bounds of what changes could gain."""

@@ -1,10 +1,10 @@
-"""The chain of work and waiting that decides how long a window takes, found backwards.
+"""Find the critical path: the chain of work and waits that determines the duration of a window.
 
-A piece of work could not start before the work ahead of it on its stream had ended, nor before
-its launch; the later of the two is what it waited for. Where work on another stream ended right
-before a start, that is taken for a dependency. A wait of the host ends with the work that it
-waited for. The host goes on by itself until it waits for the device, and then depends on the
-work that it waited for.
+The path is searched backward. Work cannot start before its launch, and not before the previous work
+on its stream has ended. It waited for the later of the two. If work on another stream ended
+directly before the start, that work is assumed to be a dependency. A wait of the host ends with the
+work that it waited for. The host runs independently until it waits for the device, and then depends
+on that work.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from traceprof.measures.idle.gaps import LATENCY_NS
 from traceprof.measures.rows import Array, Ints, Texts, moved_to_disk
 from traceprof.model.activity import Part
 from traceprof.model.grouping import groups_of, pieces_of, places_of
+from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed, joined_numbers
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -33,24 +34,34 @@ _Columns = Mapping[str, Any]
 
 DEVICE_KINDS: Final = tuple(part.value for part in Part)
 DEPENDS_NS: Final = 10_000
-"""Work that starts this soon after work on another stream ended is taken to depend on it."""
+"""Maximum delay after the end of work on another stream for which a dependency is assumed."""
 _NONE: Final = -1
-_NEVER: Final = np.iinfo(np.int64).min
+_UNKNOWN_NS: Final = np.iinfo(np.int64).min
+"""Time of a launch that was not recorded; earlier than all other times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """The work of a process and the waits of its host in the whole recording.
+    """The work of a process and the waits of its host in the whole recording. Times are in ns.
 
-    Work, by start: ``starts``, ``ends``, ``kinds`` (its place in `DEVICE_KINDS`), ``n_bytes`` and
-    ``directions`` (of a copy, its place in ``direction_names``; -1 of a kernel), ``launched`` (when
-    the host launched it, its start where that is not known), ``work_before`` (the row that it
-    waited for, -1 where it was its launch) and ``wait_before`` (the last wait of the host before
-    the launch, -1: none). ``reach`` is the latest end so far.
+    Work, sorted by start:
 
-    Waits, by end: ``wait_starts``, ``wait_ends``, ``released_by`` (the row of the work that ended
-    each, -1: none), ``left`` (when the host began to wait for it: the end of that work, else the
-    start of the wait), ``earlier_wait`` (the last wait before that).
+    * ``starts``, ``ends``
+    * ``kinds``: place in `DEVICE_KINDS`
+    * ``n_bytes``, ``directions``: of a copy; ``directions`` is a place in ``direction_names``, -1
+      for kernels
+    * ``launched``: start of the launching call, or the start of the work if unknown
+    * ``work_before``: row of the work that it waited for; -1 if it waited for its launch
+    * ``wait_before``: last wait of the host before the launch; -1: none
+    * ``latest_end``: running maximum of ``ends``
+
+    Waits, sorted by end:
+
+    * ``wait_starts``, ``wait_ends``
+    * ``released_by``: row of the work whose end ended the wait; -1: none
+    * ``exit_ns``: time at which the path leaves the wait: the end of that work, or else the start
+      of the wait
+    * ``earlier_wait``: last wait that ended before ``exit_ns``; -1: none
     """
 
     starts: Ints
@@ -62,15 +73,15 @@ class Graph:
     launched: Ints
     work_before: Ints
     wait_before: Ints
-    reach: Ints
+    latest_end: Ints
     wait_starts: Ints
     wait_ends: Ints
     released_by: Ints
-    left: Ints
+    exit_ns: Ints
     earlier_wait: Ints
 
     def wait_until(self, instants: npt.ArrayLike) -> Ints:
-        """Return the last wait that had ended at each instant, -1 where none had."""
+        """Return the last wait that had ended at each instant; -1: none."""
         return np.asarray(np.searchsorted(self.wait_ends, instants, side="right") - 1, np.int64)
 
 
@@ -85,13 +96,13 @@ def dependencies(trace: Trace) -> Mapping[int, Graph]:
     nothing = {name: np.empty(0, np.int64) for name in ("start_ns", "end_ns")}
     directions = trace.copies["direction"].texts
     return {
-        process: _graph(own, waits_of.get(process, nothing), directions)
-        for process, own in work_of.items()
+        process: _graph(columns, waits_of.get(process, nothing), directions)
+        for process, columns in work_of.items()
     }
 
 
 def _by_process(columns: _Columns) -> dict[int, _Columns]:
-    """Return the columns of a table that is sorted by process, for each: views, no copies."""
+    """Return the columns of each process, as views, of a table that is sorted by process."""
     number, processes = places_of(columns["process"])
     firsts = np.searchsorted(number.wide(), np.arange(len(processes)))
     lasts = np.append(firsts[1:], len(number))
@@ -102,10 +113,13 @@ def _by_process(columns: _Columns) -> dict[int, _Columns]:
 
 
 def _work(trace: Trace) -> dict[str, Any]:
-    """Return the work of the devices by process and start, ``lane`` being the stream of each."""
+    """Return the work of all devices, sorted by process and start.
+
+    Column ``lane`` is a number for the device and stream of each row.
+    """
     parts = [_work_of(trace, name) for name in DEVICE_TABLES]
     columns = {
-        name: moved_to_disk(joined_numbers([own[name] for own in parts])) for name in parts[0]
+        name: moved_to_disk(joined_numbers([part[name] for part in parts])) for name in parts[0]
     }
     del parts
     columns["lane"] = groups_of(columns.pop("device"), columns.pop("stream")).packed
@@ -117,7 +131,7 @@ def _work(trace: Trace) -> dict[str, Any]:
 
 
 def _work_of(trace: Trace, name: str) -> dict[str, Any]:
-    """Return the rows of a device table with kind and launch (`_NEVER` where it is not known)."""
+    """Return the rows of a device table with kind and launch (`_UNKNOWN_NS` if unknown)."""
     table, launches = trace.table(name), launches_of(trace, name)
     known = launches.is_known
     is_copy = name == "copies"
@@ -126,32 +140,33 @@ def _work_of(trace: Trace, name: str) -> dict[str, Any]:
     return {
         **{column: table[column] for column in columns},
         "kind": _kinds_of(trace, name),
-        "launch_ns": np.where(known, launches.start_ns, _NEVER),
-        "launched_ns": np.where(known, launches.end_ns, _NEVER),
+        "launch_ns": np.where(known, launches.start_ns, _UNKNOWN_NS),
+        "launched_ns": np.where(known, launches.end_ns, _UNKNOWN_NS),
         "n_bytes": table["n_bytes"] if is_copy else Packed.repeated(0, n_rows),
         "direction": table["direction"].packed if is_copy else Packed.repeated(_NONE, n_rows),
     }
 
 
 def _kinds_of(trace: Trace, name: str) -> Packed:
-    """Return the place of each row in `DEVICE_KINDS`; copies of the host alone are transfers."""
+    """Return the place of each row in `DEVICE_KINDS`; host-to-host copies count as transfers."""
     places = indices_in_part(trace, name)
     otherwise = DEVICE_KINDS.index("transfer") if name == "copies" else 0
     return Packed.below(len(DEVICE_KINDS), np.where(places < 0, otherwise, places))
 
 
 def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
+    """Return the graph of one process from the columns of its work and waits."""
     starts, ends = work["start_ns"], work["end_ns"]
     wait_starts, wait_ends = waits["start_ns"], waits["end_ns"]
     launch: Ints = work["launch_ns"]
-    launched = np.where(launch == _NEVER, starts, np.minimum(launch, starts))
+    launched = np.where(launch == _UNKNOWN_NS, starts, np.minimum(launch, starts))
     by_end = np.argsort(ends, kind="stable")
     in_order = ends[by_end]
-    released_by = _last(by_end, in_order, wait_ends)
-    # What ended before the wait began, or takes no time, releases nobody.
+    released_by = _last_ended(by_end, in_order, wait_ends)
+    # Work that ended before the wait began, or that has no duration, does not end a wait.
     is_released = (released_by >= 0) & (ends[released_by] > wait_starts)
     is_released &= starts[released_by] < wait_ends
-    left = np.where(is_released, ends[released_by], np.minimum(wait_starts, wait_ends - 1))
+    exit_ns = np.where(is_released, ends[released_by], np.minimum(wait_starts, wait_ends - 1))
     return Graph(
         starts=starts,
         ends=ends,
@@ -162,74 +177,76 @@ def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
         launched=launched,
         work_before=_predecessors(work, by_end, in_order),
         wait_before=np.searchsorted(wait_ends, launched, side="right") - 1,
-        reach=np.maximum.accumulate(ends),
+        latest_end=np.maximum.accumulate(ends),
         wait_starts=wait_starts,
         wait_ends=wait_ends,
         released_by=np.where(is_released, released_by, _NONE),
-        left=left,
-        earlier_wait=np.searchsorted(wait_ends, left, side="right") - 1,
+        exit_ns=exit_ns,
+        earlier_wait=np.searchsorted(wait_ends, exit_ns, side="right") - 1,
     )
 
 
 def _predecessors(work: _Columns, by_end: Ints, in_order: Ints) -> Ints:
-    """Return the row that each piece of work waited for, -1 where it was its launch."""
-    found = _ahead(work["lane"])
+    """Return the row that each piece of work waited for; -1 if it waited for its launch."""
+    found = _previous_in_lane(work["lane"])
     for rows in pieces_of(len(found)):
-        some = {name: work[name][rows] for name in ("start_ns", "launch_ns", "launched_ns")}
-        other = _last(by_end, in_order, some["start_ns"])
-        # Of work that takes no time and begins together the first waits for none of the others.
+        piece = {name: work[name][rows] for name in ("start_ns", "launch_ns", "launched_ns")}
+        other = _last_ended(by_end, in_order, piece["start_ns"])
+        # Of work without duration that begins together, the first does not wait for the others.
         other = np.where(other < np.arange(rows.start, rows.stop), other, _NONE)
-        found[rows] = _waited_for(some, work["end_ns"], found[rows], other)
+        found[rows] = _choose_predecessors(piece, work["end_ns"], found[rows], other)
     return found
 
 
-def _waited_for(work: _Columns, ends: Ints, ahead: Ints, other: Ints) -> Ints:
-    """Return which row some work waited for: the one ahead, another, or its launch (-1)."""
+def _choose_predecessors(work: _Columns, ends: Ints, ahead: Ints, other: Ints) -> Ints:
+    """Return the row that some work waited for: ``ahead``, ``other``, or -1 for its launch.
+
+    ``ahead`` is the previous work on its stream, ``other`` the last work that ended before it.
+    """
     starts = work["start_ns"]
-    ahead_end = np.where(ahead >= 0, np.minimum(ends[ahead], starts), _NEVER)
-    other_end = np.where(other >= 0, ends[other], _NEVER)
+    ahead_end = np.where(ahead >= 0, np.minimum(ends[ahead], starts), _UNKNOWN_NS)
+    other_end = np.where(other >= 0, ends[other], _UNKNOWN_NS)
     is_dependency = (other >= 0) & (other_end > ahead_end) & (starts <= other_end + DEPENDS_NS)
     best = np.where(is_dependency, other, ahead)
     best_end = np.where(is_dependency, other_end, ahead_end)
-    # A blocking copy is launched long before its call returns.
+    # The call of a blocking copy returns long after the launch of the copy.
     launch, returned = work["launch_ns"], work["launched_ns"]
-    is_known = launch != _NEVER
+    is_known = launch != _UNKNOWN_NS
     launched = np.minimum(np.minimum(returned, launch + LATENCY_NS), starts)
     best = np.where(is_known & (launched >= best_end), _NONE, best)
     return np.where(~is_known & (best < 0), other, best)
 
 
-def _ahead(lane: Ints) -> Ints:
-    """Return the row right before each one in its lane, -1 for the first."""
+def _previous_in_lane(lane: Ints) -> Ints:
+    """Return the row directly before each row in its lane; -1 for the first."""
     order = np.argsort(lane, kind="stable")
     ahead = np.full(len(lane), _NONE, np.int64)
-    together = lane[order[1:]] == lane[order[:-1]]
-    ahead[order[1:]] = np.where(together, order[:-1], _NONE)
+    ahead[order[1:]] = np.where(lane[order[1:]] == lane[order[:-1]], order[:-1], _NONE)
     return ahead
 
 
-def _last(by_end: Ints, ends: Ints, instants: Ints) -> Ints:
-    """Return the row of the work that ended last at or before each instant, -1: none."""
+def _last_ended(by_end: Ints, ends: Ints, instants: Ints) -> Ints:
+    """Return the row of the work that ended last at or before each instant; -1: none."""
     place = np.searchsorted(ends, instants, side="right") - 1
     return np.where(place >= 0, by_end[place], _NONE)
 
 
 HOST: Final = len(DEVICE_KINDS)
-"""The host runs code or launches; which of them is told apart later."""
+"""Kind of a segment in which the host runs code or launches. `path` distinguishes the two."""
 LATENCY: Final = HOST + 1
-"""Between a launch, or the work ahead, and the start of work."""
+"""Kind of a segment between a launch, or the end of the previous work, and the start of work."""
 SYNC: Final = HOST + 2
-"""Between the end of work and the end of the call that waited for it."""
+"""Kind of a segment between the end of work and the end of the call that waited for it."""
 
 _END: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """The path of one process, latest first: segments that fill the window without gaps.
+    """The path of one process as segments that fill the window without gaps, latest first.
 
-    ``kind`` is the place in `DEVICE_KINDS`, or HOST, LATENCY, SYNC; ``row`` the row of the work
-    in ``graph`` (-1 for the host).
+    ``kind`` is a place in `DEVICE_KINDS`, or `HOST`, `LATENCY`, or `SYNC`. ``row`` is the row of
+    the work in ``graph`` (-1 for the host).
     """
 
     start_ns: Ints
@@ -238,56 +255,85 @@ class Segments:
     row: Ints
     graph: Graph
 
+    def times_of_kind(self, kind: int) -> Intervals:
+        """Return the times of the segments of one kind."""
+        chosen = self.kind == kind
+        return Intervals.union_of(self.start_ns[chosen][::-1], self.end_ns[chosen][::-1])
+
+    def copy_saving_ns(self, speeds: Mapping[str, float], times: Intervals) -> float:
+        """Return the ns within ``times`` that copies would save at ``speeds`` (bytes/s).
+
+        All segments must be copies. ``speeds`` are the rates of the links, by direction.
+        """
+        graph, rows = self.graph, self.row
+        on_path = times.covered_ns(self.start_ns, self.end_ns)
+        length = (graph.ends[rows] - graph.starts[rows]).astype(np.float64)
+        of_names = [speeds.get(name, np.nan) for name in graph.direction_names]
+        speed = graph.directions[rows].pick(np.array([*of_names, np.nan]))
+        n_bytes = graph.n_bytes[rows]
+        ideal = np.where(n_bytes >= 0, n_bytes, np.nan) / speed * 1e9
+        slack = np.clip(1 - ideal / np.maximum(length, 1), 0, 1)
+        return float(np.nansum(on_path * slack))
+
     def of_kind(self, kind: int) -> Segments:
-        """Return those of one kind."""
-        own = self.kind == kind
+        """Return the segments of one kind."""
+        chosen = self.kind == kind
         return Segments(
-            self.start_ns[own], self.end_ns[own], self.kind[own], self.row[own], self.graph
+            self.start_ns[chosen],
+            self.end_ns[chosen],
+            self.kind[chosen],
+            self.row[chosen],
+            self.graph,
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nodes:
-    """The work and then the waits of a window: when each is left, and for which; `_END`: none."""
+    """The work and then the waits of a window, as nodes of the path.
+
+    ``exit_ns`` is the time at which the path, followed backward, leaves each node. ``next_node`` is
+    the node that follows on the way backward; `_END`: none.
+    """
 
     first_row: int
     first_wait: int
     n_rows: int
-    left: Ints
-    following: Ints
+    exit_ns: Ints
+    next_node: Ints
 
-    def of_wait(self, wait: int) -> int:
-        """Return the node of a wait of the recording, `_END` for one before the window."""
+    def node_of_wait(self, wait: int) -> int:
+        """Return the node of a wait of the recording; `_END` for a wait before the window."""
         return self.n_rows + wait - self.first_wait if wait >= self.first_wait else _END
 
 
 def walk_back(graph: Graph, span: TimeWindow) -> Segments:
-    """Return the path of a process through the window ``span``."""
+    """Return the critical path of a process through the window ``span``."""
     nodes = _nodes(graph, span)
-    node, at, opening = _begin(graph, nodes, span)
-    path = _followed(nodes.following, node)
-    arrived = np.append(at, nodes.left[path])
+    node, at, opening = _find_last_node(graph, nodes, span)
+    path = _follow_chain(nodes.next_node, node)
+    arrived = np.append(at, nodes.exit_ns[path])
     pieces = pieces_of(len(path))
-    of_nodes = (_segments(graph, nodes, path[own], arrived[:-1][own]) for own in pieces)
+    of_nodes = (_segments(graph, nodes, path[piece], arrived[:-1][piece]) for piece in pieces)
     closing = ([span.start_ns], [arrived[-1]], [HOST], [_END])
-    parts = [_inside(columns, span) for columns in (opening, *of_nodes, closing)]
+    parts = [_clip_segments(columns, span) for columns in (opening, *of_nodes, closing)]
     starts, ends, kinds, rows = zip(*parts, strict=True)
-    begun, ended, of_work = (moved_to_disk(np.concatenate(own)) for own in (starts, ends, rows))
+    begun, ended, of_work = (moved_to_disk(np.concatenate(piece)) for piece in (starts, ends, rows))
     return Segments(begun, ended, moved_to_disk(Packed.joined(kinds)), of_work, graph)
 
 
-def _inside(columns: Sequence[Any], span: TimeWindow) -> tuple[Ints, Ints, Packed, Ints]:
-    """Return the columns of segments that take time in ``span``."""
-    starts, ends, kinds, rows = (np.asarray(own, np.int64) for own in columns)
+def _clip_segments(columns: Sequence[Any], span: TimeWindow) -> tuple[Ints, Ints, Packed, Ints]:
+    """Return the columns of segments clipped to ``span``, without empty segments."""
+    starts, ends, kinds, rows = (np.asarray(column, np.int64) for column in columns)
     starts = np.maximum(starts, span.start_ns)
     kept = ends > starts
     return starts[kept], ends[kept], Packed(kinds[kept]), rows[kept]
 
 
 def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
-    """Return what of the recording can be on a path through the window."""
-    # From the first row that reaches into the window to the first that begins behind it.
-    first = int(np.searchsorted(graph.reach, span.start_ns, side="right"))
+    """Return the work and waits of the recording that can be on the path through the window."""
+    # From the first row that ends after the start of the window to the last that begins before its
+    # end.
+    first = int(np.searchsorted(graph.latest_end, span.start_ns, side="right"))
     last = max(first, int(np.searchsorted(graph.starts, span.end_ns, side="left")))
     first_wait, last_wait = np.searchsorted(
         graph.wait_ends, [span.start_ns, span.end_ns], side="right"
@@ -295,28 +341,30 @@ def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
     n_rows = last - first
     rows, waits = slice(first, last), slice(first_wait, max(first_wait, last_wait))
 
-    def of_waits(wait: Ints) -> Ints:
+    def nodes_of_waits(wait: Ints) -> Ints:
         return np.where(wait >= first_wait, n_rows + wait - first_wait, _END)
 
     before = graph.work_before[rows]
-    # Work that ended before the window is none of its path, yet was waited for.
+    # Work that ended before the window is not on its path, although later work waited for it.
     waits_for_work = (before >= 0) & (graph.ends[before] > span.start_ns)
     launched = graph.launched[rows]
     ahead_ended = np.where(before >= 0, graph.ends[before], launched)
-    left = np.where(waits_for_work, graph.starts[rows], np.minimum(launched, ahead_ended))
-    following = np.where(waits_for_work, before - first, of_waits(graph.wait_before[rows]))
+    exit_ns = np.where(waits_for_work, graph.starts[rows], np.minimum(launched, ahead_ended))
+    next_node = np.where(waits_for_work, before - first, nodes_of_waits(graph.wait_before[rows]))
     released = graph.released_by[waits]
-    after_wait = np.where(released >= 0, released - first, of_waits(graph.earlier_wait[waits]))
-    left = np.concatenate([left, graph.left[waits]])
-    following = np.concatenate([following, after_wait])
-    following[left <= span.start_ns] = _END
-    return _Nodes(first, first_wait, n_rows, left, following)
+    after_wait = np.where(
+        released >= 0, released - first, nodes_of_waits(graph.earlier_wait[waits])
+    )
+    exit_ns = np.concatenate([exit_ns, graph.exit_ns[waits]])
+    next_node = np.concatenate([next_node, after_wait])
+    next_node[exit_ns <= span.start_ns] = _END
+    return _Nodes(first, first_wait, n_rows, exit_ns, next_node)
 
 
-def _begin(
+def _find_last_node(
     graph: Graph, nodes: _Nodes, span: TimeWindow
 ) -> tuple[int, int, tuple[Sequence[int], ...]]:
-    """Return the last node of the path, when it is left for, and the segments behind it."""
+    """Return the last node of the path, the end of its time on it, and the segments after it."""
     end = span.end_ns
     none = ((), (), (), ())
     rows = slice(nodes.first_row, nodes.first_row + nodes.n_rows)
@@ -324,22 +372,22 @@ def _begin(
     last = len(ends) - 1 - int(ends[::-1].argmax()) if len(ends) else _END
     if last >= 0 and ends[last] > end - DEPENDS_NS:
         return last, end, none
-    # The host may still be waiting: then for the work that ended last since it began to.
-    still = np.searchsorted(graph.wait_ends, end, side="left")
-    begun = graph.wait_starts[still:]
+    # The host may still be waiting. It then waits for the last work that ended during the wait.
+    first_open = np.searchsorted(graph.wait_ends, end, side="left")
+    begun = graph.wait_starts[first_open:]
     begun = begun[begun < end]
     if not len(begun):
-        return nodes.of_wait(int(graph.wait_until(end))), end, none
+        return nodes.node_of_wait(int(graph.wait_until(end))), end, none
     since = max(int(begun.max()), span.start_ns)
     released = last >= 0 and int(ends[last]) > since
     at = int(ends[last]) if released else min(since, end - 1)
     waiting = ([at], [end], [SYNC], [_END])
-    return (last if released else nodes.of_wait(int(graph.wait_until(at)))), at, waiting
+    return (last if released else nodes.node_of_wait(int(graph.wait_until(at)))), at, waiting
 
 
-def _followed(following: Ints, node: int) -> Ints:
-    """Return the nodes from ``node`` to the beginning of the window."""
-    path, chain = array("q"), following.data
+def _follow_chain(next_node: Ints, node: int) -> Ints:
+    """Return the nodes from ``node`` backward to the start of the window."""
+    path, chain = array("q"), next_node.data
     while node >= 0:
         path.append(node)
         node = chain[node]
@@ -347,22 +395,24 @@ def _followed(following: Ints, node: int) -> Ints:
 
 
 def _segments(graph: Graph, nodes: _Nodes, path: Ints, arrived: Ints) -> tuple[Array, ...]:
-    """Return start, end, kind and row of the segments of each node of ``path``, latest first.
+    """Return start, end, kind, and row of the segments of each node of ``path``, latest first.
 
-    Of work: until its end is waited for, itself, and from its launch to its start. Of a wait:
-    the host behind it, and from the end of the work to the end of the wait.
+    ``arrived`` is the time at which the path enters each node. A node of work has three segments:
+    the latency after its end, the work itself, and the time from its launch to its start. A node of
+    a wait has two: the host after the wait, and the time from the end of the work to the end of the
+    wait.
     """
-    is_row, left = path < nodes.n_rows, nodes.left[path]
+    is_row, exit_ns = path < nodes.n_rows, nodes.exit_ns[path]
     row = np.where(is_row, path + nodes.first_row, _END)
-    ended, begun, kind = np.empty_like(path), left.copy(), np.full(len(path), SYNC)
+    ended, begun, kind = np.empty_like(path), exit_ns.copy(), np.full(len(path), SYNC)
     ended[is_row] = np.minimum(graph.ends[row[is_row]], arrived[is_row])
     ended[~is_row] = graph.wait_ends[path[~is_row] - nodes.n_rows + nodes.first_wait]
     begun[is_row], kind[is_row] = graph.starts[row[is_row]], graph.kinds[row[is_row]].wide()
-    behind, none = np.where(is_row, LATENCY, HOST), np.full(len(path), _END)
-    of_launch = np.full(len(path), LATENCY)
+    kind_after, no_row = np.where(is_row, LATENCY, HOST), np.full(len(path), _END)
+    kind_before = np.full(len(path), LATENCY)
     return (
-        np.stack([ended, begun, left], axis=1).ravel(),
+        np.stack([ended, begun, exit_ns], axis=1).ravel(),
         np.stack([arrived, ended, begun], axis=1).ravel(),
-        np.stack([behind, kind, of_launch], axis=1).ravel(),
-        np.stack([none, row, none], axis=1).ravel(),
+        np.stack([kind_after, kind, kind_before], axis=1).ravel(),
+        np.stack([no_row, row, no_row], axis=1).ravel(),
     )

@@ -1,17 +1,15 @@
-"""The critical path of each step, and what at most could be gained.
+"""Measure the critical path of each step, and upper bounds on possible gains.
 
-See `traceprof.measures.path.graph` for how the path is found. Its parts add up to the step exactly.
+The parts of the path add up to the step exactly. `traceprof.measures.path.graph` finds the path.
 
-Taking a part of the critical path away gains at most its time on the path, and never more than
-what brings the window down to the time in which the busiest device still has other work: the
-smaller of the two is the bound. A wait that is taken away takes no part of the path with it but
-lets the host go on: there the bound is what the host is late by because of it. Several processes
-wait for one another, so that each step gains what the one with the most does. Beside it stands
-what the devices lose to the same thing: that of a device which is not on the path gains nothing by
-itself, and a path may hold what devices hide.
+The bound of a gain is the smaller of two: the time of the removed part on the path, and the time
+until the busiest device has only its other work. Removing a wait removes no part of the path, but
+the host continues earlier. Its bound is the time by which the host is late. Processes wait for one
+another, so each step gains as much as the process with the largest gain.
 
-All of it is judged in the same time as findings are, the typical steps; what devices lose is also
-given of the whole window, as `idle` and `breakdown` have it.
+The result also contains the loss of the devices to the same cause. The two differ: a loss outside
+the path gains nothing, and a path may contain time that devices hide. Gains refer to the typical
+steps, as in findings. Losses are also reported for the whole window, as in `idle` and `breakdown`.
 """
 
 from __future__ import annotations
@@ -56,56 +54,52 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
 PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronizing")
-"""What the path consists of.
+"""Parts of the path, in addition to the kinds of device work.
 
-data: the host fetches data; launch: it launches one piece of work after the other; host: it runs
-other code, or a call takes more than a millisecond (it loads a module); latency: between a
-launch, or the work ahead, and the start of work; synchronizing: from the end of work to the
-return of the call that waited for it.
+* data: the host fetches data.
+* launch: the host launches one piece of work after the other.
+* host: the host runs other code, or a call takes more than 1 ms (it loads a module).
+* latency: time from a launch, or from the end of the previous work, to the start of work.
+* synchronizing: time from the end of work to the return of the call that waited for it.
 """
 
 
 @of_window
 def find_path(trace: Trace, process: int) -> tuple[Mapping[str, Intervals], Segments]:
-    """Return when each of `PATH_PARTS` was on the path of ``process``, and its transfers.
+    """Return when each of `PATH_PARTS` was on the path of ``process``, and the transfers on it.
 
-    The parts fill the window exactly. The process must have device work somewhere.
+    The parts fill the window exactly. The process must have device work somewhere in the trace.
     """
     segments = walk_back(dependencies(trace)[process], trace.span)
-    parts = {name: _of_kind(segments, kind) for kind, name in enumerate(DEVICE_KINDS)}
-    host = _of_kind(segments, HOST)
+    parts = {name: segments.times_of_kind(kind) for kind, name in enumerate(DEVICE_KINDS)}
+    host = segments.times_of_kind(HOST)
     nothing = Intervals.empty()
-    phases = {own.process: own.times for own in find_host_phases(trace)}
+    phases = {host_phases.process: host_phases.times for host_phases in find_host_phases(trace)}
     data = phases.get(process, {}).get("data", nothing)
     launching = _launching(trace).get(process, nothing)
     parts["data"] = host & data
     parts["launch"] = (host - data) & launching
     parts["host"] = host - data - launching
-    parts["latency"] = _of_kind(segments, LATENCY)
-    parts["synchronizing"] = _of_kind(segments, SYNC)
+    parts["latency"] = segments.times_of_kind(LATENCY)
+    parts["synchronizing"] = segments.times_of_kind(SYNC)
     return parts, segments.of_kind(DEVICE_KINDS.index("transfer"))
-
-
-def _of_kind(segments: Segments, kind: int) -> Intervals:
-    chosen = segments.kind == kind
-    return Intervals.union_of(segments.start_ns[chosen][::-1], segments.end_ns[chosen][::-1])
 
 
 @of_window
 def _launching(trace: Trace) -> Mapping[int, Intervals]:
-    """Return when each process made one call after the other, with pauses of at most 200 µs."""
+    """Return when each process made consecutive calls, with pauses of at most `LAUNCH_BOUND_NS`."""
     starts, ends = bounds(trace.api_calls)
     are_quick = ends - starts <= LONGEST_CALL_NS
     until, process_of = ends + LAUNCH_BOUND_NS, trace.api_calls["process"]
     closed = unions_of(starts, until, process_of, where=are_quick)
-    # What was added behind the last call of each run of calls is taken off again.
+    # Remove the pause that was added after the last call of each sequence.
     return {
         process: Intervals(time.starts, time.ends - LAUNCH_BOUND_NS)
         for (process,), time in closed.items()
     }
 
 
-_MEANING: Final = {
+_PART_MEANINGS: Final = {
     "compute": "compute kernels on the critical path",
     "communication": "communication kernels on the critical path",
     "transfer": "copies to or from the GPU on the critical path",
@@ -123,7 +117,7 @@ PATH_SPEC: Final = ResultSpec.of(
     key step: step number; -1 for the window
     total duration_ns: duration; equals the sum of the parts
     """,
-    *(total(f"{name}_ns", Unit.NS, _MEANING[name]) for name in PATH_PARTS),
+    *(total(f"{name}_ns", Unit.NS, _PART_MEANINGS[name]) for name in PATH_PARTS),
     "derived bound_by: largest part",
 )
 _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
@@ -146,6 +140,7 @@ def measure_path(trace: Trace) -> Result:
 
 
 def _of_process(trace: Trace, process: int, steps: Table) -> Table:
+    """Return the rows of table path for one process."""
     parts, _ = find_path(trace, process)
     starts, ends = ints(steps, "device_start_ns", "device_end_ns")
     columns = {f"{name}_ns": parts[name].covered_ns(starts, ends) for name in PATH_PARTS}
@@ -155,19 +150,22 @@ def _of_process(trace: Trace, process: int, steps: Table) -> Table:
 
 
 def path_within(trace: Trace, process: int, step: int, window: TimeWindow) -> Table | None:
-    """Return the pieces of the path of a step in ``window`` (-1: of all of it), by time.
+    """Return the segments of the path of a step in ``window``, sorted by time.
 
-    Their columns are part, at_ns (after the start of the run) and duration_ns; they fill the step.
-    None where the process is not in ``trace``.
+    Step -1 is the whole window. Columns: part, at_ns (from the start of the run), duration_ns. The
+    rows fill the step. None if the process is not in ``trace``.
     """
     begin, trace = trace.span.start_ns, trace.whole.within(window)
     if process not in devices_at_work(trace):
         return None
     steps = find_steps(trace).table
-    own = steps.take((steps["process"] == process) & (steps["step"] == step))
+    steps_of_process = steps.take((steps["process"] == process) & (steps["step"] == step))
     start, end = trace.span.start_ns, trace.span.end_ns
-    if len(own):
-        start, end = int(own["device_start_ns"][0]), int(own["device_end_ns"][0])
+    if len(steps_of_process):
+        start, end = (
+            int(steps_of_process["device_start_ns"][0]),
+            int(steps_of_process["device_end_ns"][0]),
+        )
     tables = []
     for part, times in find_path(trace, process)[0].items():
         inside = times.clip(start, end)
@@ -177,6 +175,7 @@ def path_within(trace: Trace, process: int, step: int, window: TimeWindow) -> Ta
 
 
 def _finish(result: Result) -> Result:
+    """Return the combined result of all ranks with the largest part of each row, and notes."""
     table = result.table
     if table.empty:
         return result.with_notes(Note("No GPU activity in this window."))
@@ -208,12 +207,14 @@ _CASES: Final = (
         "synchronizing",
     ),
 )
-"""Each with its parts of the path, the union of a device that it frees, and what devices lose."""
+"""Hypothetical changes: the name, the parts of the path that it removes, the activity that it
+removes from devices ("" for none), and the name of the corresponding loss in `find_losses`.
+"""
 
 _COPIES: Final = "copies at link speed"
 _COMMUNICATION: Final = "communication"
 _NO_WAITS: Final = "synchronization free"
-"""Whatever the host does after a wait it would do earlier, up to the length of each."""
+"""Case in which the host does not wait. It would be earlier by up to the length of each wait."""
 
 WHATIF_SPEC: Final = ResultSpec.of("""
     table cases: one row per case, sorted by gain; with several processes, each step uses the
@@ -237,22 +238,23 @@ WHATIF_SPEC: Final = ResultSpec.of("""
     same window_ns: duration of the window
     same analyzed_ns: analyzed part of the window: the typical steps
     """)
-_BOUND: Final = Note(
+_NOTE_ON_BOUNDS: Final = Note(
     "Each gain is an upper bound from the critical path. The gains do not add up, since removing "
     "one cost can expose another. GPU shares are means over the GPUs, as in findings."
 )
 
 
 def measure_whatif(ranks: Ranks) -> Result:
-    """Return upper bounds of what could be gained."""
+    """Return upper bounds of the gains of hypothetical changes."""
     speeds = copy_speeds(ranks)
-    judged = usual_time(ranks)
-    # Without what the profiler added, where steps without it tell how much that is.
+    analyzed = usual_time(ranks)
+    # Exclude the overhead of the profiler, if it is known from steps without the profiler.
     added_ratio = measured_steps(ranks).scalars.get("profiler_overhead_ratio", 0.0)
-    kept_ns = round(judged.total_ns / (1 + added_ratio))
+    kept_ns = round(analyzed.total_ns / (1 + added_ratio))
     spans = steps_of_ranks(ranks).table.take(named_usual_steps(ranks))
-    found = [own for part in ranks.each(_gains_of_one, speeds, judged, spans) for own in part]
-    gains = _together(found, kept_ns) if found else {}
+    of_ranks = ranks.each(_gains_of_rank, speeds, analyzed, spans)
+    processes = [process for of_rank in of_ranks for process in of_rank]
+    gains = _combine_gains(processes, kept_ns) if processes else {}
     step_ns = base_of(ranks).unit_ns
     ratio = np.array(list(gains.values()), np.float64) / max(1, kept_ns)
     cases = Table(
@@ -261,15 +263,15 @@ def measure_whatif(ranks: Ranks) -> Result:
             "gain_ns": ratio * step_ns,
             "gain_ratio": ratio,
             "speedup": 1 / np.where(ratio < 1, 1 - ratio, np.nan),
-            "process_count": len(found),
+            "process_count": len(processes),
         }
     )
     lost = _lost_by_devices(ranks)
     place = find_matching_rows(cases, lost, "case")
     of_devices = {name: at_rows(lost[name], place) for name in lost if name != "case"}
     cases = cases.assign(**of_devices).in_order("-gain_ratio")
-    links = {"direction": list(speeds), "bytes_per_s": list(speeds.values())}
-    tables = {"cases": cases, "links": Table(links)}
+    links = Table({"direction": list(speeds), "bytes_per_s": list(speeds.values())})
+    tables = {"cases": cases, "links": links}
     return Result(
         "whatif",
         WHATIF_SPEC,
@@ -277,19 +279,19 @@ def measure_whatif(ranks: Ranks) -> Result:
         scalars={
             "step_ns": step_ns,
             "window_ns": ranks.span.duration_ns,
-            "analyzed_ns": judged.total_ns,
+            "analyzed_ns": analyzed.total_ns,
         },
-        notes=(_BOUND, *_on_steps(ranks, judged), *_on_links(speeds)),
+        notes=(_NOTE_ON_BOUNDS, *_note_on_steps(ranks, analyzed), *_note_on_links(speeds)),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gains:
-    """What the cases would gain of the analyzed steps of a process, in ns.
+    """The gains of the cases in the analyzed steps of a process, in ns.
 
-    ``on_path`` by case and step (the number of each in ``steps``), ``busy`` is, by device, how
-    long it works, how long without communication, how long it communicates and computes;
-    ``copies_ns`` is what faster copies gain in all.
+    ``steps`` are step numbers. ``on_path`` has the gain by case and step. ``busy`` has, for each
+    device, the time in which it works, works on anything except communication, communicates, and
+    computes. ``copies_ns`` is the total gain of faster copies.
     """
 
     steps: Ints
@@ -298,131 +300,132 @@ class _Gains:
     copies_ns: float
 
 
-def _gains_of_one(
-    trace: Trace, speeds: Mapping[str, float], judged: Intervals, spans: Table
+def _gains_of_rank(
+    trace: Trace, speeds: Mapping[str, float], analyzed: Intervals, spans: Table
 ) -> list[_Gains]:
-    own = rows_by(spans, "process")
+    """Return the gains of each process of a rank."""
+    rows_of_process = rows_by(spans, "process")
     whole = Table(
         {"step": [-1], "device_start_ns": [trace.span.start_ns], "device_end_ns": trace.span.end_ns}
     )
     return [
-        _gains(trace, process, devices, speeds, judged, spans.take(own[process]) if own else whole)
+        _gains_of_process(
+            trace,
+            process,
+            devices,
+            speeds,
+            analyzed,
+            spans.take(rows_of_process[process]) if rows_of_process else whole,
+        )
         for process, devices in devices_at_work(trace).items()
-        if process in own or not own
+        if process in rows_of_process or not rows_of_process
     ]
 
 
-def _gains(
+def _gains_of_process(
     trace: Trace,
     process: int,
     devices: tuple[int, ...],
     speeds: Mapping[str, float],
-    judged: Intervals,
+    analyzed: Intervals,
     spans: Table,
 ) -> _Gains:
-    """Return what each case would gain of the ``judged`` time of a process, in its steps."""
+    """Return the gains of each case in the ``analyzed`` time of a process, by step."""
     parts, transfers = find_path(trace, process)
-    times = [device_time(trace, device).within(judged) for device in devices]
+    times = [device_time(trace, device).within(analyzed) for device in devices]
     starts, ends = ints(spans, "device_start_ns", "device_end_ns")
     on_path: dict[str, Ints] = {}
     for case, names, *_ in _CASES:
-        of_parts = [(parts[name] & judged).covered_ns(starts, ends) for name in names]
+        of_parts = [(parts[name] & analyzed).covered_ns(starts, ends) for name in names]
         on_path[case] = np.sum(of_parts, axis=0, dtype=np.int64)
     calls = trace.api_calls
     waits = calls.take(are_waits_of_launching_threads(calls) & (calls["process"] == process))
-    late = [time & judged for time in held_up(trace, waits, is_all=True).values()]
+    late = [time & analyzed for time in held_up(trace, waits, is_all=True).values()]
     lost = [time.covered_ns(starts, ends) for time in late] or [np.zeros(len(starts), np.int64)]
     on_path[_NO_WAITS] = np.minimum(on_path[_NO_WAITS], np.max(lost, axis=0))
-    works = [(own.busy_without_ns(""), own.busy_without_ns(_COMMUNICATION)) for own in times]
-    kinds = [(own.communication.total_ns, own.compute.total_ns) for own in times]
-    busy = [one + other for one, other in zip(works, kinds, strict=True)]
-    return _Gains(spans["step"], on_path, busy, _faster_copies(transfers, speeds, judged))
+    works = [(time.busy_without_ns(""), time.busy_without_ns(_COMMUNICATION)) for time in times]
+    kinds = [(time.communication.total_ns, time.compute.total_ns) for time in times]
+    busy = [work + kind for work, kind in zip(works, kinds, strict=True)]
+    return _Gains(spans["step"], on_path, busy, transfers.copy_saving_ns(speeds, analyzed))
 
 
-def _together(found: Sequence[_Gains], kept_ns: int) -> dict[str, float]:
-    """Return what each case would gain of all: they wait for one another at each step's end.
+def _combine_gains(processes: Sequence[_Gains], kept_ns: int) -> dict[str, float]:
+    """Return the gain of each case over all processes.
 
-    So that in each step no more is gained than by the process that gains the most, and no time is
-    shorter than the busiest device has other work for.
+    Processes wait for one another at the end of each step, so the gain of a step is that of the
+    process with the largest gain. No gain makes the time shorter than the busiest device needs for
+    its other work.
     """
     gains: dict[str, float] = {}
-    busy = [one for own in found for one in own.busy]
-    steps, places = np.unique(np.concatenate([own.steps for own in found]), return_inverse=True)
+    busy = [times for process in processes for times in process.busy]
+    all_steps = np.concatenate([process.steps for process in processes])
+    steps, places = np.unique(all_steps, return_inverse=True)
     for case, _, without, _ in _CASES:
-        most = np.zeros(len(steps), np.int64)
-        np.maximum.at(most, places, np.concatenate([own.on_path[case] for own in found]))
-        gains[case] = max(0, min(int(most.sum()), kept_ns - _needed_ns(busy, case, without)))
-    return gains | {_COPIES: max(own.copies_ns for own in found)}
+        largest = np.zeros(len(steps), np.int64)
+        np.maximum.at(
+            largest, places, np.concatenate([process.on_path[case] for process in processes])
+        )
+        gains[case] = max(0, min(int(largest.sum()), kept_ns - _min_busy_ns(busy, case, without)))
+    return gains | {_COPIES: max(process.copies_ns for process in processes)}
 
 
-def _needed_ns(busy: Sequence[tuple[int, ...]], case: str, without: str) -> int:
-    """Return how long the busiest device has work for, and what is hidden takes all the same.
+def _min_busy_ns(busy: Sequence[tuple[int, ...]], case: str, without: str) -> int:
+    """Return the time that the busiest device needs in a case, in ns.
 
-    Of several devices communication is no work of its own: it may be waiting for another. A host
-    that does not wait may have copies behind compute.
+    With several devices, communication does not count as work of a device, because it may be
+    waiting for another device. Communication that is fully hidden still takes its time. If the host
+    does not wait, copies can overlap with compute.
     """
-    whole, others, communicating, computing = zip(*busy, strict=True)
+    total, others, communicating, computing = zip(*busy, strict=True)
     if case == _NO_WAITS:
         return int(max(computing))
     if without:
         return int(max(*others, min(communicating)))
-    return int(max(whole if len(busy) == 1 else others))
+    return int(max(total if len(busy) == 1 else others))
 
 
 def _lost_by_devices(ranks: Ranks) -> Table:
-    """Return what all devices lose to each case, in the analyzed time and in the window."""
-    losses, judged = find_losses(ranks), analyzed_times(ranks)
-    analyzed_ns = sum(time.total_ns for time in judged.values())
+    """Return the loss of all devices in each case, in the analyzed time and in the window."""
+    losses, analyzed = find_losses(ranks), analyzed_times(ranks)
+    analyzed_ns = sum(time.total_ns for time in analyzed.values())
     recorded_ns = sum(
         recorded_times(part, device).total_ns for part in ranks for device in used_devices(part)
     )
     rows = []
     for case, _, _, name in _CASES:
-        inside = sum(time.total_ns for time in within(losses[name], judged).values())
-        whole = sum(time.total_ns for time in losses[name].values())
+        in_analyzed = sum(time.total_ns for time in within(losses[name], analyzed).values())
+        in_window = sum(time.total_ns for time in losses[name].values())
         rows.append(
             {
                 "case": case,
-                "device_ratio": inside / max(1, analyzed_ns),
-                "window_ratio": whole / max(1, recorded_ns),
-                "device_ns": inside,
-                "window_ns": whole,
+                "device_ratio": in_analyzed / max(1, analyzed_ns),
+                "window_ratio": in_window / max(1, recorded_ns),
+                "device_ns": in_analyzed,
+                "window_ns": in_window,
             }
         )
     return Table.of_rows(rows)
 
 
-def _faster_copies(copies: Segments, speeds: Mapping[str, float], judged: Intervals) -> float:
-    """Return the ns of the ``judged`` path that copies would save at the speed of their link."""
-    graph, rows = copies.graph, copies.row
-    on_path = judged.covered_ns(copies.start_ns, copies.end_ns)
-    length = (graph.ends[rows] - graph.starts[rows]).astype(np.float64)
-    of_names = [speeds.get(name, np.nan) for name in graph.direction_names]
-    speed = graph.directions[rows].pick(np.array([*of_names, np.nan]))
-    n_bytes = graph.n_bytes[rows]
-    ideal = np.where(n_bytes >= 0, n_bytes, np.nan) / speed * 1e9
-    slack = np.clip(1 - ideal / np.maximum(length, 1), 0, 1)
-    return float(np.nansum(on_path * slack))
-
-
-def _on_steps(ranks: Ranks, judged: Intervals) -> list[Note]:
-    """Return what of the window is not judged, where that is anything."""
+def _note_on_steps(ranks: Ranks, analyzed: Intervals) -> list[Note]:
+    """Return a note on the analyzed steps, if they are not the whole window."""
     window_ns = ranks.span.duration_ns
     is_typical = named_usual_steps(ranks)
-    if not is_typical.any() or judged.total_ns == window_ns:
+    if not is_typical.any() or analyzed.total_ns == window_ns:
         return []
     return [
         Note.of(
             "Gains and GPU shares are for {n:count} typical step(s) ({judged:ns} of {window:ns}), "
             "without warm-up and slow steps. Findings use all steady steps.",
             n=len(np.unique(steps_of_ranks(ranks).table["step"][is_typical])),
-            judged=judged.total_ns,
+            judged=analyzed.total_ns,
             window=window_ns,
         )
     ]
 
 
-def _on_links(speeds: Mapping[str, float]) -> list[Note]:
+def _note_on_links(speeds: Mapping[str, float]) -> list[Note]:
+    """Return a note on the assumed link rates, if there are any."""
     if not speeds:
         return []
     listed = ", ".join(f"{name} {{{name}:bytes/s}}" for name in speeds)
