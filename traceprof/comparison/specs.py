@@ -9,7 +9,10 @@ from typing import Final
 from traceprof.model.results import ResultSpec, TableSpec, columns
 
 SIDES: Final = r"derived base_\1: \2, in the base\nderived new_\1: \2, in the new run"
-WINDOWS: Final = r"derived explained_\1: \2, in the explained window\nderived reference_\1: \2, in the reference window"
+WINDOWS: Final = (
+    r"derived explained_\1: \2, in the explained window\n"
+    r"derived reference_\1: \2, in the reference window"
+)
 _PAIR: Final = re.compile(r"^pair (\w+(?: \[\S+\])?): (.+)$", re.MULTILINE)
 _TABLE: Final = re.compile(r"^table (\S+): (.+)$", re.MULTILINE)
 

@@ -75,8 +75,8 @@ _MAX_UNKNOWN_RATIO: Final = 0.02
 def flop_of_steps(trace: Trace) -> Table:
     """Return one row per typical step of the window, with sums over the kernels that it launched.
 
-    Columns: process, step, flop, model_flop, kernels_ns, unknown_ns and counted_by_torch_ns (recorded by
-    PyTorch).
+    Columns: process, step, flop, model_flop, kernels_ns, unknown_ns and counted_by_torch_ns
+    (recorded by PyTorch).
     """
     steps = steps_of_ranks(Ranks.of(trace)).table
     steps = steps.take(named_usual_steps(Ranks.of(trace)))
