@@ -343,7 +343,7 @@ def _main_device(made: Sequence[Table], causes: Table) -> Floats:
     both = Table.stacked([made[1], made[0].assign(ns=-made[0]["ns"])])
     by_device, groups = grouped_by(both, *CAUSE, "device")
     ns, row = groups.sums(both["ns"]), find_matching_rows(by_device, causes, *CAUSE)
-    gap = np.append(causes["ns_own"] - causes["ns_against"], 0)[row]
+    gap = np.append(causes["ns_explained"] - causes["ns_reference"], 0)[row]
     main_rows = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
     found = np.full(len(causes), np.nan)
     # The row with the largest difference comes last and wins.

@@ -213,8 +213,8 @@ def _reasons_of(result: Result) -> dict[str, Any]:
     min_ns = _MIN_CAUSE_RATIO * abs(scalars["difference_ns"])
     causes = result.tables["causes"].rows()[:_MAX_CAUSES]
     return {
-        "against": scalars["against"],
-        "more_ns": scalars["difference_ns"],
+        "reference": scalars["reference"],
+        "difference_ns": scalars["difference_ns"],
         "devices": scalars["devices_count"],
         "causes": [_cause(row) for row in causes if abs(row["difference_ns"]) >= min_ns],
     }
