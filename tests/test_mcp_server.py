@@ -253,7 +253,7 @@ def test_a_query_ends_in_the_middle_of_a_call(
 
 def test_answers_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = pytest.importorskip("traceprof.mcp_server")
-    monkeypatch.setattr(server, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(server, "MAX_CHARACTERS", 100)
     assert (
         server._cut("x" * 101)
         == f"{'x' * 100}\n… 1 more characters; request fewer rows or a smaller window"

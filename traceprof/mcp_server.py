@@ -35,7 +35,7 @@ from traceprof.session.querying import query, views
 from traceprof.session.run import Run, open_run
 from traceprof.version import __version__
 
-MOST_CHARACTERS: Final = 30_000
+MAX_CHARACTERS: Final = 30_000
 """Limit of one answer in characters, about 8,000 tokens. A longer answer is cut and says so."""
 _MAX_ROWS: Final = 200
 _MAX_FILES: Final = 200
@@ -253,11 +253,11 @@ def _checked_row_limit(rows: int) -> int:
 
 
 def _cut(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    left_out = len(text) - MOST_CHARACTERS
+    left_out = len(text) - MAX_CHARACTERS
     return (
-        f"{text[:MOST_CHARACTERS]}\n… {left_out} more characters; request fewer rows or a smaller "
+        f"{text[:MAX_CHARACTERS]}\n… {left_out} more characters; request fewer rows or a smaller "
         "window"
     )
 

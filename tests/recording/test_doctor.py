@@ -59,7 +59,7 @@ def test_what_is_here_is_found_and_tried(run_traceprof):
 def test_a_trial_that_fails_is_tried_again(monkeypatch, trials, is_ok, found):
     made = iter(trials)
     monkeypatch.setattr(doctor, "NSYS", replace(doctor.NSYS, missing=lambda: None))
-    monkeypatch.setattr(doctor, "_ranges_that_arrive", lambda: next(made))
+    monkeypatch.setattr(doctor, "_count_recorded_ranges", lambda: next(made))
     check = CHECKS["nvtx"]()
     assert (check.is_ok, check.found) == (is_ok, found)
     assert list(made) == []
@@ -89,7 +89,7 @@ def test_an_nsys_that_loses_work_is_not_ok(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "find_importer", lambda _nsys: "there")
     monkeypatch.setattr(doctor, "has_gpu", lambda: True)
     lost = "recorded only 2 of 200 kernels of a test program"
-    monkeypatch.setattr(doctor, "failure_of", lambda _recorder, _python: lost)
+    monkeypatch.setattr(doctor, "trial_failure", lambda _recorder, _python: lost)
     check = CHECKS["nsys"]()
     assert not check.is_ok
     assert check.found == f"nsys 2023.4.4.54 ({tmp_path}/nsys): {lost}"

@@ -208,7 +208,7 @@ def test_requests_that_mean_nothing_are_errors_before_anything_is_recorded(
 def test_there_is_no_run_where_nothing_was_recorded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceprof.recording.captured._A_WHILE_NS", 1 << 62)
+    monkeypatch.setattr("traceprof.recording.captured._MIN_SAMPLED_NS", 1 << 62)
     with (
         tp.record("run.sqlite") as recorded,
         pytest.raises(UsageError, match="block has not ended"),

@@ -21,7 +21,7 @@ def test_a_signal_that_a_profiler_kept_is_sent_and_an_end_in_order_is_no_kill(
         pid = int(launcher.stdout.readline())
         if has_said:
             (tmp_path / f"end.{pid}.json").write_text("{}")
-        program = Program(n_interrupts=2, is_told=True)
+        program = Program(n_interrupts=2, was_profiler_signaled=True)
         assert wait_for_program(pid, launcher.pid, program, tmp_path) == code
 
 

@@ -14,7 +14,7 @@ _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _lightning() -> Any:
-    """Return the package that the program uses: it has two names."""
+    """Return the package that the program uses: Lightning has two names."""
     used = [name for name in _NAMES if name in sys.modules]
     try:
         return importlib.import_module(used[0] if used else _NAMES[0])
@@ -55,7 +55,7 @@ class TraceprofCallback(_lightning().Callback):  # type: ignore[misc]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the trace, and log its headline metrics."""
         del pl_module
-        figures = self._recorder.end(is_told=trainer.is_global_zero)
+        figures = self._recorder.end(is_printed=trainer.is_global_zero)
         for logger in trainer.loggers if figures else ():
             logger.log_metrics(figures, step=trainer.global_step)
 

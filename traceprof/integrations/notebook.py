@@ -17,7 +17,7 @@ _MAGIC: Final = "traceprof"
 
 
 class _CellFailedError(Exception):
-    """The cell raised an error, which is shown already."""
+    """The cell raised an error, which IPython has already shown."""
 
 
 class _Arguments(argparse.ArgumentParser):

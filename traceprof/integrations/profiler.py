@@ -46,13 +46,13 @@ class Handler:
         return page
 
     def _write(self, profile: Any, rank: int) -> Path:
-        path = self._free(f"rank{rank}-step{profile.step_num}")
+        path = self._free_path(f"rank{rank}-step{profile.step_num}")
         profile.export_chrome_trace(str(path))
         self.files.append(path)
         return path
 
-    def _free(self, name: str) -> Path:
-        """Return a path in the folder that no other trace has."""
+    def _free_path(self, name: str) -> Path:
+        """Return a path in the folder that does not exist yet."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for number in count(1):
             path = self._folder / f"{name}{f'-{number}' if number > 1 else ''}{self._suffix}"
@@ -91,7 +91,7 @@ def handler(
 
 
 def _rank() -> int:
-    """Return the rank of this process, 0 where it is one of none."""
+    """Return the rank of this process, 0 if it has none."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())

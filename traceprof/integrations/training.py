@@ -12,14 +12,15 @@ from traceprof.api.recording import Recorded, record
 from traceprof.api.run import Run
 
 _PREFIX = "traceprof/"
-_going_on: list[TrainingRecorder] = []
+_active: list[TrainingRecorder] = []
 
 
 class TrainingRecorder:
-    """Records one training at a time; one that broke off is written when the next one begins.
+    """Record one training run at a time.
 
-    It is also written when the program ends. ``run`` is what was recorded last. The second training
-    of a program goes to run-2.sqlite, where the first went to run.sqlite.
+    An interrupted run is written when the next one begins, or when the program ends. ``run`` is the
+    last recorded run. If the first training run of a program is in run.sqlite, the second is in
+    run-2.sqlite.
     """
 
     def __init__(self, output: str | Path, *, keep: bool, **asked: Any) -> None:
@@ -29,21 +30,22 @@ class TrainingRecorder:
         self.run: Run | None = None
 
     def begin(self) -> None:
-        """Begin to record.
+        """Start recording.
 
         Raises:
-            UsageError: the trace cannot be written, or a recording of the program's own goes on.
+            UsageError: the trace cannot be written, or the program is already recording.
         """
-        for other in _going_on:
+        for other in _active:
             other.end(failed=True)
-        recorded = record(self._place(self._count + 1), **self._asked)
+        recorded = record(self._numbered_output(self._count + 1), **self._asked)
         recorded.__enter__()
         self._count += 1
         self._recorded = recorded
-        _going_on.append(self)
+        _active.append(self)
         atexit.register(self.end, failed=True)
 
-    def _place(self, number: int) -> str:
+    def _numbered_output(self, number: int) -> str:
+        """Return the output of the training run ``number``, counted from 1."""
         if number == 1:
             return self._output
         if self._output.endswith("/"):
@@ -51,16 +53,16 @@ class TrainingRecorder:
         path = Path(self._output)
         return str(path.with_name(f"{path.stem}-{number}{path.suffix}"))
 
-    def end(self, *, failed: bool = False, is_told: bool = False) -> dict[str, float]:
-        """Write the trace; return its headline figures under the names that loggers get.
+    def end(self, *, failed: bool = False, is_printed: bool = False) -> dict[str, float]:
+        """Write the trace; return its headline metrics under the names for loggers.
 
-        What goes wrong is said on standard error: the training goes on. ``is_told``: the headline
-        is printed.
+        Errors are printed on standard error, and the training continues. ``is_printed``: print the
+        headline.
         """
         if self._recorded is None:
             return {}
         recorded, self._recorded = self._recorded, None
-        _going_on.remove(self)
+        _active.remove(self)
         atexit.unregister(self.end)
         error = RuntimeError("the training run was interrupted") if failed else None
         recorded.__exit__(None if error is None else RuntimeError, error, None)
@@ -70,7 +72,7 @@ class TrainingRecorder:
             self.run = recorded.run
             if self._keep:
                 runs().add(self.run)
-            if is_told:
+            if is_printed:
                 print("\n".join(self.run.page().headline))
             return {f"{_PREFIX}{name}": value for name, value in self.run.figures().items()}
         except Exception as problem:

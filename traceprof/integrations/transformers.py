@@ -56,6 +56,6 @@ class TraceprofCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Write the trace, and log its headline metrics."""
         del args, control
-        figures = self._recorder.end(is_told=state.is_world_process_zero)
+        figures = self._recorder.end(is_printed=state.is_world_process_zero)
         if figures and self._trainer is not None:
             self._trainer.log(figures)

@@ -1,4 +1,7 @@
-"""What the processes of a run have left, by rank, with the samples of the machine."""
+"""Collect what the processes of a run left in a work folder, grouped by rank.
+
+The collection includes the samples of the machine.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,16 @@ from traceprof.recording.identities import ProcessIdentity, identity_of
 from traceprof.recording.orphans import is_running
 from traceprof.recording.sampling.sampler import Sample
 
-_A_WHILE_NS: Final = 2_000_000_000
+_MIN_SAMPLED_NS: Final = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RankProcesses:
-    """The main process of a rank, which trains, and its helpers, such as data loaders.
+    """The processes of one rank: the main process, which trains, and its helpers (data loaders).
 
-    ``rank`` is None where it is not known: what then does the work is the main process. ``pids``
-    are the ids of all of them.
+    ``main`` is the process id of the main process. ``rank`` is None where the rank is unknown; the
+    main process is then the one that does the work. ``pids`` contains the ids of all processes of
+    the rank, with the main process.
     """
 
     main: int
@@ -37,76 +41,84 @@ def find_ranks(
     """Return the ranks of a recording, with their processes.
 
     Args:
-        records: who the processes are. A launcher hands its variables down, so that a helper may
-            have a record with the rank of the process that it helps.
-        children: child → parent of processes that were forked.
-        n_events: how many events each process left; the main processes are among these.
+        records: the identity of each process. Child processes inherit the variables of their
+            launcher, so the record of a helper may contain the rank of the process that it helps.
+        children: child → parent of forked processes.
+        n_events: the number of events that each process left. The main processes are among its
+            keys.
 
-    A process with events belongs to the nearest process above it that left some, unless it has a
-    rank that this one has not. Programs that ran as the same rank one after another are one
-    rank: its main process is the one with the most events. Where torchrun's agent started the
-    rank again, each start is a rank of its own: one of its attempts.
+    A process with events belongs to its nearest ancestor with events, unless the process has a rank
+    and the ancestor does not have the same rank. Programs that ran one after another as the same
+    rank are one rank; the main process is the one with the most events. Where the torchrun agent
+    restarted a rank, each start is a separate rank entry (one attempt each).
     """
     ranks = {record.pid: record.rank for record in records}
     launched = {record.pid for record in records if record.run_id}
     parents = _parents(records, children)
     mains = {pid: _main_process(pid, parents, ranks, n_events) for pid in n_events}
-    of_rank: dict[tuple[int, int], list[int]] = {}
+    group_of_start: dict[tuple[int, int], list[int]] = {}
     groups: list[list[int]] = []
     for main in sorted(set(mains.values()), key=lambda pid: (-n_events[pid], pid)):
         rank = ranks.get(main)
         if rank is None:
             groups.append([main])
             continue
-        start = (rank, _started_as(main, parents, launched, ranks))
-        if start in of_rank:
-            of_rank[start].append(main)
+        start = (rank, _worker_of_agent(main, parents, launched, ranks))
+        if start in group_of_start:
+            group_of_start[start].append(main)
         else:
-            groups.append(of_rank.setdefault(start, [main]))
-    owners = {main: group[0] for group in groups for main in group}
+            groups.append(group_of_start.setdefault(start, [main]))
+    rank_main = {main: group[0] for group in groups for main in group}
     members: dict[int, set[int]] = {group[0]: set() for group in groups}
     for pid in {*n_events, *ranks, *children}:
-        above = next((p for p in _line(pid, parents) if p in mains), None)
-        if above is not None:
-            members[owners[mains[above]]].add(pid)
-    found = [RankProcesses(pid, ranks.get(pid), frozenset(own)) for pid, own in members.items()]
-    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.main))
+        ancestor = next((p for p in _ancestry(pid, parents) if p in mains), None)
+        if ancestor is not None:
+            members[rank_main[mains[ancestor]]].add(pid)
+    found = [RankProcesses(pid, ranks.get(pid), frozenset(pids)) for pid, pids in members.items()]
+    return sorted(
+        found,
+        key=lambda found_rank: (found_rank.rank is None, found_rank.rank or 0, found_rank.main),
+    )
 
 
 def without_inherited_ranks(
     records: Iterable[spool.ProcessRecord], ranks: Iterable[RankProcesses]
 ) -> list[spool.ProcessRecord]:
-    """Return the records without the ranks that helpers have only inherited."""
+    """Return the records, with rank None for helpers, which only inherited their rank."""
     helpers = {pid for rank in ranks for pid in rank.pids if pid != rank.main}
     return [replace(record, rank=None) if record.pid in helpers else record for record in records]
 
 
-def _started_as(
-    main: int, parents: Mapping[int, int], launched: Collection[int], records: Container[int]
+def _worker_of_agent(
+    main: int, parents: Mapping[int, int], launched: Collection[int], recorded: Container[int]
 ) -> int:
-    """Return which process torchrun's agent started for ``main``; 0 where no agent did."""
+    """Return the worker, started by the torchrun agent, that ``main`` is or descends from.
+
+    Returns 0 where no agent started it.
+    """
     if main not in launched:
         return 0
-    started = main
-    for above in list(_line(main, parents))[1:]:
-        if above in records and above not in launched:
-            return started  # the agent itself, which is no worker
-        started = above
+    worker = main
+    for ancestor in list(_ancestry(main, parents))[1:]:
+        if ancestor in recorded and ancestor not in launched:
+            return worker  # the agent itself, not a worker
+        worker = ancestor
     return main
 
 
 def _parents(records: Sequence[spool.ProcessRecord], children: Mapping[int, int]) -> dict[int, int]:
-    lines = [(record.pid, *record.ancestors) for record in records]
-    pairs = [pair for line in lines for pair in pairwise(line)]
+    """Return child → parent of all processes, without cycles."""
+    chains = [(record.pid, *record.ancestors) for record in records]
+    pairs = [pair for chain in chains for pair in pairwise(chain)]
     parents: dict[int, int] = {}
     for pid, parent in (*pairs, *children.items()):
-        if pid not in _line(parent, parents):  # an id may have been given twice
+        if pid not in _ancestry(parent, parents):  # the system may have reused an id
             parents[pid] = parent
     return parents
 
 
-def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    """Yield ``pid``, its parent and so on."""
+def _ancestry(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """Yield ``pid``, its parent, the parent of its parent, and so on."""
     yield pid
     while pid in parents:
         pid = parents[pid]
@@ -119,21 +131,26 @@ def _main_process(
     ranks: Mapping[int, int | None],
     n_events: Mapping[int, int],
 ) -> int:
+    """Return the main process of ``pid``: its farthest ancestor with events.
+
+    The search stops at an ancestor with events and another rank.
+    """
     main = pid
-    for above in list(_line(pid, parents))[1:]:
-        if above not in n_events:
+    for ancestor in list(_ancestry(pid, parents))[1:]:
+        if ancestor not in n_events:
             continue
-        if ranks.get(main) not in (None, ranks.get(above)):
+        if ranks.get(main) not in (None, ranks.get(ancestor)):
             break
-        main = above
+        main = ancestor
     return main
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything in a work folder; events and what devices did stay in their files.
+    """The content of a work folder. Events and GPU activity stay in their files.
 
-    ``ranks`` says which processes are whose, ``without_record`` which could not write who they are.
+    ``ranks`` assigns processes to ranks. ``pids_without_record`` lists the processes that could not
+    write their identity record.
     """
 
     processes: Sequence[spool.ProcessRecord]
@@ -143,30 +160,30 @@ class Captured:
     ranks: Sequence[RankProcesses] = ()
     agent_events: Sequence[dict[str, Any]] = ()
     activities: Sequence[DeviceActivity] = ()
-    without_record: Sequence[int] = ()
+    pids_without_record: Sequence[int] = ()
 
     @property
     def parts(self) -> Sequence[spool.ProcessEvents | DeviceActivity]:
-        """What processes have left in files that are read in blocks."""
+        """The files that processes left and that are read in blocks: events and GPU activity."""
         return (*self.events, *self.activities)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no process left any event."""
+        """Whether no process left an event."""
         return not self.events and not self.windows and not self.activities
 
     @property
-    def has_enough_for_a_trace(self) -> bool:
-        """Whether any process left an event, or the machine was looked at for a while."""
-        looks = [one.time_ns for one in self.samples] or [0]
-        return not self.is_empty or max(looks) - min(looks) >= _A_WHILE_NS
+    def has_enough_data(self) -> bool:
+        """Whether a process left an event, or the machine was sampled for at least 2 s."""
+        times_ns = [sample.time_ns for sample in self.samples] or [0]
+        return not self.is_empty or max(times_ns) - min(times_ns) >= _MIN_SAMPLED_NS
 
     def pids(self) -> list[int]:
-        """Return the processes that left events."""
+        """Return the processes that left events, sorted."""
         return sorted({part.pid for part in self.parts} | {pid for pid, _ in self.windows})
 
     def of(self, pids: Collection[int]) -> Captured:
-        """Return the part of some processes, with the samples of the machine."""
+        """Return the data of the processes ``pids``, with the samples of the machine."""
         others = {f"process:{pid}" for rank in self.ranks for pid in rank.pids}
         others -= {f"process:{pid}" for pid in pids}
         return Captured(
@@ -176,46 +193,54 @@ class Captured:
             activities=[part for part in self.activities if part.pid in pids],
             samples=[sample for sample in self.samples if sample.source not in others],
             ranks=[rank for rank in self.ranks if rank.main in pids],
-            without_record=self.without_record,
+            pids_without_record=self.pids_without_record,
         )
 
     def losses(self) -> list[str]:
-        """Return, in a sentence each, what happened and is not here."""
+        """Return one sentence for each kind of data that occurred and was not captured."""
         found = [loss for part in self.parts for loss in part.losses()]
         return found + [
             f"process {pid} could not write its record, so its events are lost (is the disk full? "
             "set TMPDIR to record to another disk)"
-            for pid in self.without_record
+            for pid in self.pids_without_record
         ]
 
     def software(self) -> dict[str, str]:
-        """Return the versions in the records; where they differ those of the lowest rank."""
+        """Return the software versions in the records; the lowest rank counts where they differ."""
         by_rank = sorted(
-            self.processes, key=lambda one: -1_000_000 if one.rank is None else -one.rank
+            self.processes, key=lambda record: -1_000_000 if record.rank is None else -record.rank
         )
         return {name: value for record in by_rank for name, value in record.software.items()}
 
     def with_samples(self, samples: Sequence[Sample]) -> Captured:
-        """Return it with ``samples``, of processes those that have hooks, where there are any."""
-        known = {f"process:{one.pid}" for one in self.processes}
+        """Return a copy with ``samples``.
+
+        Samples of processes without hooks are dropped if any process has hooks.
+        """
+        sources = {f"process:{record.pid}" for record in self.processes}
         kept = [
-            one for one in samples if not one.source.startswith("process:") or one.source in known
+            sample
+            for sample in samples
+            if not sample.source.startswith("process:") or sample.source in sources
         ]
-        return replace(self, samples=kept if known else samples)
+        return replace(self, samples=kept if sources else samples)
 
     def started_ns(self, main: int) -> int:
-        """Return when a process was started, 0 where it is not known; in ns since 1970."""
-        known = (one.started_ns for one in self.processes if one.pid == main)
-        return next(known, None) or 0
+        """Return the start time of a process in ns since 1970, 0 where it is unknown."""
+        return (
+            next((record.started_ns for record in self.processes if record.pid == main), None) or 0
+        )
 
     def attempt_of(self, main: int, seen_ns: int = 0) -> dict[str, Any]:
-        """Return when the main process of a rank was started and ended, and how.
+        """Return start, end, and outcome of the main process of a rank, for the manifest.
 
-        Of one that was killed the end is that of its last event; ``seen_ns`` is the last of which
-        a profiler knows, 0 for none.
+        A process that was killed ends at its last event. ``seen_ns`` is the time of the last event
+        in the profiler's data, 0 for none. Times are ns since 1970. Unknown facts are omitted.
         """
         found: dict[str, Any] = {"pid": main}
-        record = next((one for one in self.processes if one.pid == main), spool.ProcessRecord(main))
+        record = next(
+            (record for record in self.processes if record.pid == main), spool.ProcessRecord(main)
+        )
         times = [part.last_ns for part in self.parts if part.pid == main and part.last_ns]
         times += [seen_ns] if seen_ns else []
         found["started_ns"] = record.started_ns
@@ -226,7 +251,7 @@ class Captured:
         return {name: value for name, value in found.items() if value not in (None, "")}
 
     def _ended(self, record: spool.ProcessRecord) -> str:
-        """Return how a process ended: as it said itself, else as its agent did."""
+        """Return how a process ended: from its record, otherwise from the record of its agent."""
         if record.ended:
             return record.ended
         codes = [event.get("exit_codes", {}).get(str(record.pid)) for event in self.agent_events]
@@ -236,41 +261,47 @@ class Captured:
         return "" if is_running(record.identity or ProcessIdentity(record.pid)) else "killed"
 
     def last_ns(self) -> int:
-        """Return the time of the last event, 0 where there is none; in ns since 1970."""
+        """Return the time of the last event in ns since 1970, 0 without events."""
         return max((part.last_ns for part in self.parts if part.last_ns), default=0)
 
     def first_ns(self) -> int:
-        """Return the time of the first event, in ns since 1970."""
+        """Return the time of the first event or sample in ns since 1970, 0 without any."""
         times = [part.first_ns for part in self.parts if part.first_ns is not None]
-        windows = (events for _, events in self.windows if len(events))
-        times += [one.base_time_ns + int(one.start_ns.min()) for one in windows]
+        times += [
+            window.base_time_ns + int(window.start_ns.min())
+            for _, window in self.windows
+            if len(window)
+        ]
         return min([*times, *(sample.time_ns for sample in self.samples)], default=0)
 
     def with_one_attempt(self) -> Captured:
-        """Return the same with one process for each rank: of several starts that with most events.
+        """Return a copy with one main process per rank: the attempt with the most events.
 
-        One file cannot keep the starts of a rank apart: the others are then of no rank.
+        A single file cannot separate the attempts of a rank. The other attempts get rank None.
         """
         n_events = {part.pid: part.n_events for part in self.events}
         kept: dict[int, int] = {}
-        for one in sorted(self.ranks, key=lambda one: n_events.get(one.main, 0)):
-            if one.rank is not None:
-                kept[one.rank] = one.main
-        others = {one.main for one in self.ranks if one.rank is not None} - set(kept.values())
-        records = [replace(one, rank=None) if one.pid in others else one for one in self.processes]
-        ranks = [replace(one, rank=None) if one.main in others else one for one in self.ranks]
+        for rank in sorted(self.ranks, key=lambda rank: n_events.get(rank.main, 0)):
+            if rank.rank is not None:
+                kept[rank.rank] = rank.main
+        others = {rank.main for rank in self.ranks if rank.rank is not None} - set(kept.values())
+        records = [
+            replace(rank, rank=None) if rank.pid in others else rank for rank in self.processes
+        ]
+        ranks = [replace(rank, rank=None) if rank.main in others else rank for rank in self.ranks]
         return replace(self, processes=records, ranks=ranks)
 
     def without_samples_outside(self) -> Captured:
-        """Return the same with samples only from the time that the events cover."""
+        """Return a copy that keeps only the samples within the time range of the events."""
         times = (part.first_ns for part in self.parts if part.first_ns is not None)
         first, last = min(times, default=0), self.last_ns()
-        inside = [sample for sample in self.samples if first <= sample.time_ns <= last]
-        return replace(self, samples=inside)
+        return replace(
+            self, samples=[sample for sample in self.samples if first <= sample.time_ns <= last]
+        )
 
 
-def _record_of(activity: DeviceActivity) -> spool.ProcessRecord:
-    """Return what CUPTI's recorder tells of a process that is no Python, or has no hooks."""
+def _record_from_cupti(activity: DeviceActivity) -> spool.ProcessRecord:
+    """Return the record of a process without hooks (such as C++) from its CUPTI file."""
 
     def number(name: str) -> int | None:
         text = activity.notes.get(name, "")
@@ -289,29 +320,33 @@ def _record_of(activity: DeviceActivity) -> spool.ProcessRecord:
 
 
 def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
-    """Return what the processes of a run left in ``folder``.
+    """Read everything that the processes of a run left in ``folder``.
 
-    ``profiled`` are the processes of which a profiler left something.
+    ``profiled`` are the processes for which a profiler left data.
     """
     events = [
-        replace(one, is_running=not one.has_ended and is_running(identity_of(one.path)))
-        for one in spool.read_events(folder)
+        replace(part, is_running=not part.has_ended and is_running(identity_of(part.path)))
+        for part in spool.read_events(folder)
     ]
     windows = [
         (pid, read_kineto_events(path, with_shapes=True))
         for pid, path in spool.window_files(folder)
     ]
     activities = [
-        replace(one, is_running=one.is_cut and is_running(identity_of(one.path)))
-        for one in read_activities(folder)
-        if one.record_bytes
+        replace(part, is_running=part.is_cut and is_running(identity_of(part.path)))
+        for part in read_activities(folder)
+        if part.record_bytes
     ]
-    pids = (*(pid for pid, _ in windows), *(one.pid for one in activities))
+    pids = (*(pid for pid, _ in windows), *(activity.pid for activity in activities))
     n_events = dict.fromkeys([*profiled, *pids], 0)
     n_events |= {part.pid: part.n_events for part in events}
     records = spool.read_process_records(folder)
-    known = {record.pid for record in records}
-    records += {one.pid: _record_of(one) for one in activities if one.pid not in known}.values()
+    recorded_pids = {record.pid for record in records}
+    records += {
+        activity.pid: _record_from_cupti(activity)
+        for activity in activities
+        if activity.pid not in recorded_pids
+    }.values()
     ranks = find_ranks(records, spool.read_children(folder), n_events)
     return Captured(
         processes=without_inherited_ranks(records, ranks),
@@ -320,5 +355,5 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         ranks=ranks,
         agent_events=spool.read_agent_events(folder),
         activities=activities,
-        without_record=spool.without_record(folder),
+        pids_without_record=spool.pids_without_record(folder),
     )

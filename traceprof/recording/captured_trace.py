@@ -1,4 +1,4 @@
-"""What was captured as a Trace: events, samples, windows of torch's profiler as tables."""
+"""Convert captured data to the tables of a Trace: events, samples, and torch.profiler windows."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _ASYNC_PREFIXES: Final = ("gloo:", "mpi:", "ucc:")
 Clock = Callable[[np.ndarray], np.ndarray]
 Windows = Sequence[tuple[int, KinetoEvents]]
 EventTables = Mapping[str, Table]
-_ALIKE: Final = ("start_ns", "end_ns", "process", "thread", "name")
+_COPIED_COLUMNS: Final = ("start_ns", "end_ns", "process", "thread", "name")
 _DOMAIN: Final = "traceprof"
-_TEXTS_OF_CALLS: Final = ("dtype", "group", "backend")
-_NUMBERS_OF_CALLS: Final = ("sequence", "group_rank", "peer", "peer_rank", "tag")
-_KINDS: Final = ("push_pop", "start_end")
+_CALL_TEXTS: Final = ("dtype", "group", "backend")
+_CALL_NUMBERS: Final = ("sequence", "group_rank", "peer", "peer_rank", "tag")
+_RANGE_KINDS: Final = ("push_pop", "start_end")
 _N_COLUMNS: Final = 6
-_EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
-_METRIC: Final = "metric:"
+_ALWAYS_RECORDED: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
+_METRIC_PREFIX: Final = "metric:"
 
 
 def window_tables(windows: Windows, to_trace_time: Clock) -> tuple[dict[str, Table], set[str]]:
-    """Return the tables of all windows, and the names of those that were recorded.
+    """Return the tables of all torch.profiler windows, and the names of the recorded tables.
 
-    Device tables count as recorded only where the profiler saw a device.
+    The GPU tables count as recorded only if the profiler reported a device.
     """
     rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
-    named = [make_threads(events, np.array([pid])) for pid, events in windows]
-    threads = stack("threads", named[::-1])  # what was told last counts
-    _, told = numbered(threads["process"], threads["thread"])
+    thread_tables = [make_threads(events, np.array([pid])) for pid, events in windows]
+    threads = stack("threads", thread_tables[::-1])  # the last name of a thread counts
+    _, kept = numbered(threads["process"], threads["thread"])
     tables = {
         "host_ops": stack("host_ops", [_host_ops(part) for part in rows]),
-        "threads": threads.take(told),
+        "threads": threads.take(kept),
     }
     devices = stack("devices", [make_devices(events.header) for _, events in windows])
     devices = devices.take(numbered(devices["device"])[1]).in_order("device")
@@ -61,12 +61,14 @@ def window_tables(windows: Windows, to_trace_time: Clock) -> tuple[dict[str, Tab
 
 
 def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> kineto.Rows:
+    """Return the events of one window as rows on the clock of the trace."""
     rows = kineto.all_rows(events, -events.base_time_ns, kineto.ON_HOST)
     start_ns, end_ns = to_trace_time(rows.start_ns), to_trace_time(rows.end_ns)
     return replace(rows, start_ns=start_ns, end_ns=end_ns, host_process=pid)
 
 
 def _device_tables(rows: kineto.Rows) -> dict[str, Table]:
+    """Return the tables of GPU activity and CUDA API calls of one window."""
     return {
         "kernels": kineto.make_kernels(rows.of(*kineto.KERNELS), ReadOptions()),
         "kernel_shapes": kineto.make_kernel_shapes(rows.of(*kineto.KERNELS)),
@@ -78,13 +80,16 @@ def _device_tables(rows: kineto.Rows) -> dict[str, Table]:
 
 
 def _host_ops(rows: kineto.Rows) -> Table:
-    """Return the operators and torch's annotations: the ranges of a recording are the hooks'."""
-    chosen = rows.of(*kineto.OPERATORS, *kineto.ANNOTATIONS)
-    is_async = chosen.named(lambda name: name.startswith(_ASYNC_PREFIXES))
+    """Return the operators and torch's annotations as rows of host_ops.
+
+    The ranges of a recording come from the hooks, so annotations do not become ranges.
+    """
+    operators = rows.of(*kineto.OPERATORS, *kineto.ANNOTATIONS)
+    is_async = operators.named(lambda name: name.startswith(_ASYNC_PREFIXES))
     columns = {
-        **{name: getattr(chosen, name) for name in _ALIKE},
-        "source": np.where(is_async, "async", chosen.category.plain()),
-        "correlation": chosen.number("External id"),
+        **{name: getattr(operators, name) for name in _COPIED_COLUMNS},
+        "source": np.where(is_async, "async", operators.category.plain()),
+        "correlation": operators.number("External id"),
     }
     return make_table("host_ops", columns)
 
@@ -98,11 +103,11 @@ def make_spool_trace(
     *,
     with_windows: bool = False,
 ) -> Trace:
-    """Return the Trace of what was captured on ``host``, without events: see `event_tables`.
+    """Return the Trace of the captured data of ``host``, without events (see `event_tables`).
 
-    ``to_trace_time`` turns ns since 1970 into the clock of the trace, at whose time 0 the wall
-    clock was ``epoch_ns``. Windows of the profiler go in ``with_windows``, where there are any:
-    operators of which none was looked at were not recorded.
+    ``to_trace_time`` converts ns since 1970 to the clock of the trace. ``epoch_ns`` is the
+    wall-clock time at time 0 of that clock. ``with_windows`` adds the windows of torch.profiler.
+    Without windows the operators count as not recorded.
     """
     environment = {"name": list(facts), "value": list(facts.values())}
     tables: dict[str, Table] = {
@@ -110,7 +115,7 @@ def make_spool_trace(
         "processes": _processes(captured, host),
         "environment": make_table("environment", environment),
     }
-    recorded = set(_EXTRA)
+    recorded = set(_ALWAYS_RECORDED)
     if with_windows and captured.windows:
         detail, detail_recorded = window_tables(captured.windows, to_trace_time)
         tables |= detail
@@ -124,68 +129,81 @@ def make_spool_trace(
 
 
 def event_tables(
-    captured: Captured, to_trace_time: Clock, shown: Callable[[str], str] = masked_name
+    captured: Captured, to_trace_time: Clock, mask_name: Callable[[str], str] = masked_name
 ) -> Iterator[EventTables]:
-    """Yield the events of all processes as tables, so many at a time that memory stays bounded.
+    """Yield the events of all processes as tables, in blocks that bound memory use.
 
-    ``to_trace_time`` is as in `make_spool_trace`, and ``shown`` gives a name as it may be shown.
+    ``to_trace_time`` is the same as for `make_spool_trace`. ``mask_name`` masks the secrets in a
+    name.
     """
     for part in captured.events:
         for block in part.blocks():
-            made = {
-                "ranges": _ranges(block, to_trace_time, shown),
-                "marks": make_table("marks", _named(block, block.marks, to_trace_time, shown)),
+            tables = {
+                "ranges": _ranges(block, to_trace_time, mask_name),
+                "marks": make_table(
+                    "marks", _common_columns(block, block.marks, to_trace_time, mask_name)
+                ),
                 "collectives": _collectives(block, to_trace_time),
-                "samples": _samples(_metrics(block, shown), to_trace_time),
+                "samples": _samples(_metrics(block, mask_name), to_trace_time),
             }
-            yield {name: table for name, table in made.items() if len(table)}
+            yield {name: table for name, table in tables.items() if len(table)}
     numbers, _ = cupti.number_devices(captured.activities)
     for activity in captured.activities:
-        yield from cupti.activity_tables(activity, numbers, to_trace_time, shown)
+        yield from cupti.activity_tables(activity, numbers, to_trace_time, mask_name)
 
 
 def _columns(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    """Transpose spool rows into columns; empty columns for no rows."""
     return list(zip(*rows, strict=True)) or [()] * _N_COLUMNS
 
 
-def _times(rows: Sequence[Any], place: int) -> np.ndarray:
-    return np.array([row[place] for row in rows], np.int64)
+def _times(rows: Sequence[Any], column: int) -> np.ndarray:
+    """Return one column of times (ns) of spool rows."""
+    return np.array([row[column] for row in rows], np.int64)
 
 
 def _payloads(values: Sequence[Any]) -> np.ndarray:
+    """Return payloads as float64, NaN where a payload is not a number."""
     numbers = np.array(values)
     if numbers.dtype.kind in "if":
         return numbers.astype(np.float64)
-    return np.array([float(one) if isinstance(one, int | float) else np.nan for one in values])
+    return np.array(
+        [float(value) if isinstance(value, int | float) else np.nan for value in values]
+    )
 
 
-def _names(names: Sequence[Any], shown: Callable[[str], str]) -> Names:
-    number: dict[Any, int] = {}
-    codes = np.array([number.setdefault(name, len(number)) for name in names], np.int64)
-    return Names.coded((shown(storable(str(name))) for name in number), codes, is_sorted=True)
+def _names(names: Sequence[Any], mask_name: Callable[[str], str]) -> Names:
+    """Return names as coded Names, each masked once."""
+    codes_by_name: dict[Any, int] = {}
+    codes = np.array(
+        [codes_by_name.setdefault(name, len(codes_by_name)) for name in names], np.int64
+    )
+    return Names.coded(
+        (mask_name(storable(str(name))) for name in codes_by_name), codes, is_sorted=True
+    )
 
 
-def _named(
-    block: EventBlock, rows: Sequence[Any], to_trace_time: Clock, shown: Callable[[str], str]
+def _common_columns(
+    block: EventBlock, rows: Sequence[Any], to_trace_time: Clock, mask_name: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Return the columns that ranges and marks have alike."""
+    """Return the columns that the ranges table and the marks table share."""
     starts, _, names, payloads, threads, _ = _columns(rows)
     return {
         "start_ns": to_trace_time(np.array(starts, np.int64)),
         "process": np.full(len(starts), block.pid),
         "thread": threads,
         "domain": Names.repeated(_DOMAIN, len(starts)),
-        "name": _names(names, shown),
+        "name": _names(names, mask_name),
         "payload": _payloads(payloads),
     }
 
 
-def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> Table:
+def _ranges(block: EventBlock, to_trace_time: Clock, mask_name: Callable[[str], str]) -> Table:
     _, ends, _, _, _, kinds = _columns(block.ranges)
-    are_started = (np.array(kinds, object) == "s").astype(np.int64)
-    columns = _named(block, block.ranges, to_trace_time, shown)
+    is_start_end = (np.array(kinds, object) == "s").astype(np.int64)
+    columns = _common_columns(block, block.ranges, to_trace_time, mask_name)
     columns["end_ns"] = to_trace_time(np.array(ends, np.int64))
-    columns["kind"] = Names(are_started, _KINDS)
+    columns["kind"] = Names(is_start_end, _RANGE_KINDS)
     return make_table("ranges", columns)
 
 
@@ -200,20 +218,20 @@ def _collectives(block: EventBlock, to_trace_time: Clock) -> Table:
         "op": [collective_op(str(row[2])) or str(row[2]) for row in rows],
         "n_bytes": [row[3] for row in rows],
         "group_size": [fact.get("size", ABSENT) for fact in facts],
-        **{name: [fact.get(name, "") for fact in facts] for name in _TEXTS_OF_CALLS},
-        **{name: [fact.get(name, ABSENT) for fact in facts] for name in _NUMBERS_OF_CALLS},
+        **{name: [fact.get(name, "") for fact in facts] for name in _CALL_TEXTS},
+        **{name: [fact.get(name, ABSENT) for fact in facts] for name in _CALL_NUMBERS},
     }
     return make_table("collectives", columns)
 
 
-def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
-    """Return the metrics that the program itself gave."""
+def _metrics(block: EventBlock, mask_name: Callable[[str], str]) -> list[Sample]:
+    """Return the metrics that the program reported with ``traceprof.metric``, as samples."""
     source = f"process:{block.pid}"
     rows = ((row[0], str(row[2]), row[3]) for row in block.marks)
     return [
-        Sample(time_ns, source, shown(storable(name.removeprefix(_METRIC))), value)
+        Sample(time_ns, source, mask_name(storable(name.removeprefix(_METRIC_PREFIX))), value)
         for time_ns, name, value in rows
-        if name.startswith(_METRIC)
+        if name.startswith(_METRIC_PREFIX)
     ]
 
 
@@ -228,14 +246,15 @@ def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> Table:
 
 
 def _processes(captured: Captured, host: str) -> Table:
+    """Return the table of processes with events; ABSENT where a rank or size is unknown."""
     records = {record.pid: record for record in captured.processes}
-    shown = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
+    listed = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
     columns: dict[str, Any] = {
-        "process": [record.pid for record in shown],
-        "name": [record.command for record in shown],
-        "host": [host] * len(shown),
+        "process": [record.pid for record in listed],
+        "name": [record.command for record in listed],
+        "host": [host] * len(listed),
     }
     for name in ("rank", "local_rank", "world_size"):
-        numbers = (getattr(record, name) for record in shown)
+        numbers = (getattr(record, name) for record in listed)
         columns[name] = [ABSENT if number is None else number for number in numbers]
     return make_table("processes", columns)

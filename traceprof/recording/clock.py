@@ -1,7 +1,8 @@
-"""The clock of a recording: ns since 1970, which nobody moves who sets the time of day meanwhile.
+"""The clock of a recording: ns since 1970, unaffected by changes to the system time.
 
-Processes of one machine are told it (the module clock of what runs in the program), so that all
-that is recorded there has one, also of what starts after the time of day was set.
+The recorder passes its clock to the processes of the same machine (see the clock module of the
+runtime in the program). Everything that is recorded there then uses one clock, even processes that
+start after a change of the system time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ _NAMESPACE: Final = Path("/proc/self/ns/time")
 
 
 def now_ns() -> int:
-    """Return the time, in ns since 1970."""
+    """Return the current time of the recording clock in ns since 1970."""
     return time.monotonic_ns() + _OFFSET_NS
 
 
 def clock_variables() -> dict[str, str]:
-    """Return the variable that tells processes of this machine the clock; others ignore it."""
+    """Return the environment variable that passes the clock to processes of this machine.
+
+    Processes of other machines ignore it. The dictionary is empty where the machine cannot be
+    identified.
+    """
     try:
         machine = _BOOT.read_text().strip() + str(_NAMESPACE.readlink())
     except OSError:

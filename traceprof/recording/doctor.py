@@ -1,4 +1,4 @@
-"""What can be recorded on this machine, what is missing, and how to get it."""
+"""Check what this machine can record, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from traceprof.errors import TraceprofError
 from traceprof.formats import compiled
 from traceprof.formats.nsys.reports import find_importer
 from traceprof.formats.nsys.split import read_traceprof_events
-from traceprof.recording.machine import ask, gpu_facts, has_gpu, mpi_facts, why_no_counters
+from traceprof.recording.machine import gpu_facts, has_gpu, mpi_facts, run_tool, why_no_counters
 from traceprof.recording.recorders.cupti import RECORDER as CUPTI
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import read_rdma
-from traceprof.recording.trial import failure_of, known_work, proven
+from traceprof.recording.trial import known_work, trial_failure, try_recorder
 from traceprof.units import format_bytes
 
 _TIMEOUT_S: Final = 120
 _VERSION: Final = re.compile(r"(?<!\d)\d++\.\d++(?:\.\d++)*+")
 _OLDEST_TORCH: Final = (2, 1)
-_TRIALS: Final = 3  # nsys itself fails now and then on a busy machine
+_MAX_TRIALS: Final = 3  # nsys itself sometimes fails on a busy machine
 _TRIAL_RANGES: Final = 20
 _TORCH_PROBE: Final = (
     "import torch; p = torch.profiler;"
@@ -38,9 +38,9 @@ _TORCH_PROBE: Final = (
 
 
 class Check(NamedTuple):
-    """One thing that was looked at.
+    """The result of one check.
 
-    ``advice`` is what to do, as exactly as possible; "" where nothing needs doing.
+    ``advice`` is the exact action to take, "" where no action is necessary.
     """
 
     name: str
@@ -50,21 +50,21 @@ class Check(NamedTuple):
 
 
 def examine() -> list[Check]:
-    """Return what was found, one check after another."""
+    """Run all checks and return their results in order."""
     return [check() for check in CHECKS.values()]
 
 
 def _check_torch() -> Check:
     python = _python()
-    said = _last_line([python, "-c", _TORCH_PROBE])
-    if said is None:
+    answer = _last_line([python, "-c", _TORCH_PROBE])
+    if answer is None:
         advice = f"{python} -m pip install torch (only for programs that use torch)"
         return Check("torch", False, f"{python} cannot import torch", advice)
-    version = _VERSION.match(said)
+    version = _VERSION.match(answer)
     if version and tuple(map(int, version.group().split(".")[:2])) < _OLDEST_TORCH:
         advice = f"{python} -m pip install --upgrade torch (2.1 or newer)"
-        return Check("torch", False, f"torch {said} ({python}) is too old", advice)
-    return Check("torch", True, f"torch {said} ({python}): can record operators (--with torch)")
+        return Check("torch", False, f"torch {answer} ({python}) is too old", advice)
+    return Check("torch", True, f"torch {answer} ({python}): can record operators (--with torch)")
 
 
 def _check_gpu() -> Check:
@@ -96,7 +96,7 @@ def _check_nsys() -> Check:
     if find_importer(nsys) is None:
         advice = "install the complete Nsight Systems package to convert .qdstrm reports"
         return Check("nsys", False, f"nsys {version} lacks QdstrmImporter", advice)
-    why = failure_of(NSYS, _python()) if has_gpu() else ""
+    why = trial_failure(NSYS, _python()) if has_gpu() else ""
     if why:
         advice = "install an nsys as new as the driver from developer.nvidia.com/nsight-systems"
         return Check("nsys", False, f"nsys {version} ({nsys}): {why}", advice)
@@ -107,7 +107,7 @@ def _check_cupti() -> Check:
     why = CUPTI.missing()
     if why is not None:
         return Check("cupti", False, why)
-    arguments, why = proven(CUPTI, _python())
+    arguments, why = try_recorder(CUPTI, _python())
     if why:
         return Check("cupti", False, why, "record with --with nsys or --with torch")
     work = ", ".join(f"{count} {what}" for what, count in known_work().items())
@@ -116,14 +116,15 @@ def _check_cupti() -> Check:
 
 
 def _python() -> str:
-    """Return the Python that programs are most likely run by."""
+    """Return the Python that most likely runs the user's programs."""
     return shutil.which("python") or sys.executable
 
 
 def _check_nvtx() -> Check:
+    """Check that nsys records NVTX ranges, with up to `_MAX_TRIALS` test recordings."""
     if NSYS.missing() is not None:
         return Check("nvtx", False, "not tested because nsys is not installed", "")
-    for n_trials in range(1, _TRIALS + 1):
+    for n_trials in range(1, _MAX_TRIALS + 1):
         check = _try_ranges()
         if check.is_ok and n_trials > 1:
             return check._replace(found=f"{check.found} (in 1 of {n_trials} test recordings)")
@@ -134,21 +135,22 @@ def _check_nvtx() -> Check:
 
 def _try_ranges() -> Check:
     try:
-        n_arrived, why = _ranges_that_arrive()
+        n_recorded, why = _count_recorded_ranges()
     except TraceprofError as error:
-        n_arrived, why = 0, str(error)
+        n_recorded, why = 0, str(error)
     if why:
         return Check("nvtx", False, f"a test recording failed: {why}", "record with --with torch")
-    if n_arrived == _TRIAL_RANGES:
+    if n_recorded == _TRIAL_RANGES:
         return Check("nvtx", True, "nsys records ranges")
-    found = f"nsys recorded only {n_arrived} of {_TRIAL_RANGES} ranges"
-    found = found if n_arrived else "nsys does not record ranges"
-    advice = "none needed: traceprof adds missing ranges from its own recording"
-    return Check("nvtx", False, found, advice)
+    found = f"nsys recorded only {n_recorded} of {_TRIAL_RANGES} ranges"
+    found = found if n_recorded else "nsys does not record ranges"
+    return Check(
+        "nvtx", False, found, "none needed: traceprof adds missing ranges from its own recording"
+    )
 
 
-def _ranges_that_arrive() -> tuple[int, str]:
-    """Return how many ranges of a small program nsys recorded, and why it recorded nothing."""
+def _count_recorded_ranges() -> tuple[int, str]:
+    """Return how many ranges of a test program nsys recorded, and why it recorded none."""
     root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryDirectory(prefix="traceprof-doctor-") as name:
         folder = Path(name)
@@ -157,8 +159,7 @@ def _ranges_that_arrive() -> tuple[int, str]:
             f"import traceprof\nfor _ in range({_TRIAL_RANGES}):\n"
             "    with traceprof.range('trial'): pass"
         )
-        command = [sys.executable, "-c", code]
-        request = RecordRequest(command, folder / "trial.sqlite")
+        request = RecordRequest([sys.executable, "-c", code], folder / "trial.sqlite")
         run = NSYS.collect(request, folder, NSYS.run(request, folder))
         if run.database is None:
             return 0, "; ".join(run.notes) or "nsys wrote no output"
@@ -204,13 +205,13 @@ def _check_cache() -> Check:
     if cache is None:
         found = f"off ({VARIABLE} turns it off, or there is no home folder)"
         return Check("cache", False, found, "none needed: the cache only saves time")
-    used = cache.usage()
-    most = format_bytes(cache.largest_bytes)
-    held = f"{used.entry_count} results and exports, {format_bytes(used.total_bytes)}"
+    usage = cache.usage()
+    limit = format_bytes(cache.largest_bytes)
+    content = f"{usage.entry_count} results and exports, {format_bytes(usage.total_bytes)}"
     if not cache.is_writable():
         advice = f"set {VARIABLE}=FOLDER to a folder that only you can write to"
         return Check("cache", False, f"{cache.folder}: not usable", advice)
-    return Check("cache", True, f"{cache.folder}: {held} of at most {most}")
+    return Check("cache", True, f"{cache.folder}: {content} of at most {limit}")
 
 
 def _check_decoder() -> Check:
@@ -237,9 +238,11 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
 
 
 def _last_line(command: list[str]) -> str | None:
-    """Return the last line that a tool prints, None where it fails."""
-    done = ask(command, _TIMEOUT_S)
-    lines = done.stdout.strip().splitlines() if done is not None and not done.returncode else []
+    """Return the last line that a tool prints, None where the tool fails."""
+    result = run_tool(command, _TIMEOUT_S)
+    lines = (
+        result.stdout.strip().splitlines() if result is not None and not result.returncode else []
+    )
     return lines[-1] if lines else None
 
 

@@ -1,6 +1,7 @@
-"""Recording from inside: a program that runs already records a part of itself.
+"""Record a part of a program from within its own process (`traceprof.record`).
 
-The hooks are those of `traceprof record`; at the end they go, and all is as it was before.
+The hooks are the same as those of `traceprof record`. They are removed at the end, and the program
+continues unchanged.
 """
 
 from __future__ import annotations
@@ -21,47 +22,52 @@ from traceprof.recording.outputs import check_output
 from traceprof.recording.program import INJECT_FOLDER
 from traceprof.recording.recorders.embedded import RECORDER, environment_for
 from traceprof.recording.request import Recording, RecordRequest, RunRecorded
-from traceprof.recording.session import Begun, recorded_with
+from traceprof.recording.session import OngoingRecording, recorded_with
 
 _RUNTIME: Final = "_traceprof_runtime"
-_WINDOWS: Final = "1,10,200"  # the program has begun before: skip 1 step, then 10 of every 200
-_INSIDE: Final = {"TRACEPROF_INSIDE": "1"}
-_open: list[InsideRecording] = []
-"""The one that goes on, if there is one."""
+_WINDOWS: Final = "1,10,200"  # the program already runs: skip 1 step, then record 10 of every 200
+_INSIDE_VARIABLES: Final = {"TRACEPROF_INSIDE": "1"}
+_active: list[InsideRecording] = []
+"""The recording in progress, if there is one."""
 
 
 @dataclass(slots=True, eq=False)
 class InsideRecording:
-    """A context in which this process, and what it forks, is recorded with torch's profiler.
+    """A context manager that records this process and its forks with torch.profiler.
 
-    What is wrong with the request is an error before anything is recorded. What goes wrong when the
-    trace is written is said on standard error: the program goes on. Where `traceprof record`
-    started the program it does nothing: that has everything. ``recording`` is there at the end.
+    An invalid request is an error before anything is recorded. Errors while writing the trace are
+    printed on standard error, and the program continues. If `traceprof record` started the program,
+    the context manager does nothing, because everything is recorded already. ``recording`` is set
+    at the end.
     """
 
     request: RecordRequest
     recording: Recording | None = None
-    _begun: Begun | None = None
+    _ongoing: OngoingRecording | None = None
     _install: Any = None
     _process: int = 0
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
-        """Begin to record.
+        """Start recording.
 
         Raises:
-            UsageError: a recording goes on already, or the trace cannot be written there.
+            UsageError: another recording is active, or the trace cannot be written to the output.
         """
-        if _open:
-            raise UsageError(f"already recording to {_open[0].request.output}; end that first")
+        if _active:
+            raise UsageError(f"already recording to {_active[0].request.output}; end that first")
         if api.is_recording():
-            _say("traceprof record already records this program; this second recording is skipped")
+            _print_note(
+                "traceprof record already records this program; this second recording is skipped"
+            )
             return self
         _check_ranks(self.request)
         check_output(self.request)
-        self._begun = self._stack.enter_context(recorded_with(RECORDER.name, self.request))
+        self._ongoing = self._stack.enter_context(recorded_with(RECORDER.name, self.request))
         try:
-            with _settings(environment_for(self.request, self._begun.folder, _WINDOWS) | _INSIDE):
+            with _settings(
+                environment_for(self.request, self._ongoing.folder, _WINDOWS) | _INSIDE_VARIABLES
+            ):
                 self._install = importlib.import_module(f"{_RUNTIME}.install")
                 explicit = importlib.import_module(f"{_RUNTIME}.explicit")
             self._install.begin_inside()
@@ -70,7 +76,7 @@ class InsideRecording:
             raise
         api.attach(explicit)
         self._process = os.getpid()
-        _open.append(self)
+        _active.append(self)
         return self
 
     def __exit__(
@@ -79,26 +85,31 @@ class InsideRecording:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        """End the recording and write its trace."""
-        if self._begun is None or self not in _open or self._process != os.getpid():
+        """Stop recording and write the trace."""
+        if self._ongoing is None or self not in _active or self._process != os.getpid():
             return
-        _open.remove(self)
+        _active.remove(self)
         api.attach(None)
         self._install.end_inside(kind is not None)
-        self._begun.run = RunRecorded(int(kind is not None))
+        self._ongoing.run = RunRecorded(int(kind is not None))
         try:
             self._stack.close()
         except TraceprofError as failure:
-            _say(str(failure))
+            _print_note(str(failure))
             if isinstance(failure.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             return
-        self.recording = replace(self._begun.recording, exit_code=None)
+        self.recording = replace(self._ongoing.recording, exit_code=None)
         for line in self.recording.lines:
-            _say(line)
+            _print_note(line)
 
 
 def _check_ranks(request: RecordRequest) -> None:
+    """Check that several ranks do not record into one file.
+
+    Raises:
+        UsageError: they do.
+    """
     size = 0 if request.is_folder else world_size()
     if size > 1:
         name = request.output.with_suffix("")
@@ -107,19 +118,22 @@ def _check_ranks(request: RecordRequest) -> None:
 
 @contextmanager
 def _settings(environment: Mapping[str, str]) -> Iterator[None]:
-    """Have the runtime, which is imported now, find what it is asked for."""
-    asked = {name: text for name, text in environment.items() if name.startswith("TRACEPROF_")}
+    """Set the environment variables and the import path that the runtime reads.
+
+    The runtime reads them when it is imported in the block. They are restored afterwards.
+    """
+    settings = {name: text for name, text in environment.items() if name.startswith("TRACEPROF_")}
     before = dict(os.environ)
-    os.environ.update(asked)
+    os.environ.update(settings)
     sys.path.insert(0, str(INJECT_FOLDER))
     try:
         yield
     finally:
         sys.path.remove(str(INJECT_FOLDER))
-        for name in asked.keys() - before.keys():
+        for name in settings.keys() - before.keys():
             os.environ.pop(name, None)
-        os.environ.update({name: before[name] for name in asked.keys() & before.keys()})
+        os.environ.update({name: before[name] for name in settings.keys() & before.keys()})
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     sys.stderr.write(f"traceprof: {line}\n")

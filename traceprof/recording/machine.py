@@ -1,4 +1,4 @@
-"""What is known of this machine and its software: processor, network, GPUs, MPI, the code."""
+"""Read facts about this machine: processor, network, GPUs, MPI, and the version of the code."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from traceprof.secrets import kept_variables, masked_command, storable, without_login
 
-_PARAMETERS: Final = Path("/proc/driver/nvidia/params")
-_SPEED_OF_LINKS: Final = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: of one link, one direction
+_DRIVER_PARAMETERS: Final = Path("/proc/driver/nvidia/params")
+_NVLINK_SPEED_FIELD: Final = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: per link, one way
 _MAX_LINKS: Final = 36
-# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`
-_PATHS: Final = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+# nvmlGpuTopologyLevel_t → its name in `nvidia-smi topo -m`
+_TOPOLOGY_LEVELS: Final = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 Facts = Iterator[tuple[str, str]]
 _INTERFACES: Final = Path("/sys/class/net")
@@ -32,7 +32,7 @@ _INFINIBAND: Final = Path("/sys/class/infiniband")
 _CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
 _INTERFACE_UNITS: Final = {"speed": "speed_mbit_per_s", "mtu": "mtu_bytes", "operstate": "state"}
 _LAUNCHERS: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun_rsh")
-_NAMES: Final = (
+_MPI_VERSIONS: Final = (
     ("Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
     ("Open MPI", re.compile(r"\(OpenRTE\) (\S+)")),
     (
@@ -48,21 +48,21 @@ _NAMES: Final = (
 
 @cache
 def has_gpu() -> bool:
-    """Return whether the driver shows a GPU; device files exist without one, too."""
+    """Return whether the driver reports a GPU. Device files can exist without a GPU."""
     return any(Path("/proc/driver/nvidia/gpus").glob("*"))
 
 
 def why_no_counters() -> str | None:
-    """Return why the counters inside the GPUs (GPU metrics) cannot be read, None if they can."""
+    """Return why the GPU metrics (hardware counters) cannot be read, None if they can."""
     try:
-        is_restricted = "RmProfilingAdminOnly: 1" in _PARAMETERS.read_text()
+        is_restricted = "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
     except OSError:
         return "no NVIDIA driver is loaded"
     return "only root can read GPU metrics" if is_restricted and os.geteuid() else None
 
 
 def open_nvml() -> tuple[Any, list[Any]]:
-    """Return NVML and the handles of the GPUs; None and nothing without a driver or its package."""
+    """Return NVML and the handles of the GPUs; None and [] without driver or Python package."""
     if importlib.util.find_spec("pynvml") is None:
         return None, []
     nvml = importlib.import_module("pynvml")
@@ -75,26 +75,31 @@ def open_nvml() -> tuple[Any, list[Any]]:
 
 
 def gpu_facts() -> dict[str, str]:
-    """Return what the driver says of itself, of the GPUs and of the links between them.
+    """Return the driver's facts about itself, the GPUs, and the links between the GPUs.
 
-    ``gpu.0.pcie`` is the best that GPU and slot can do together, ``gpu.0.path.1`` what lies
-    between two GPUs (as ``nvidia-smi topo`` calls it), ``gpu.0.nvlink`` the active links with the
-    rate of each in one direction. What is not supported is left out.
+    ``gpu.0.pcie`` is the fastest link that the GPU and its slot support. ``gpu.0.path.1`` is the
+    connection between GPUs 0 and 1, with the names of ``nvidia-smi topo``. ``gpu.0.nvlink`` is the
+    number of active links, with the rate of each link in one direction. Unsupported facts are
+    omitted.
     """
     nvml, handles = open_nvml()
     if nvml is None:
         return {}
-    facts = dict(_answers(nvml, _DRIVER))
+    facts = dict(_query_facts(nvml, _DRIVER_QUERIES))
     for number, handle in enumerate(handles):
-        facts |= {f"gpu.{number}.{name}": value for name, value in _answers(nvml, _GPU, handle)}
+        facts |= {
+            f"gpu.{number}.{name}": value
+            for name, value in _query_facts(nvml, _GPU_QUERIES, handle)
+        }
         facts |= dict(_paths(nvml, handles, number))
     return facts | dict(_direct_links(nvml, handles))
 
 
-def _answers(nvml: Any, questions: dict[str, Callable[..., str]], *of: Any) -> Facts:
-    for name, ask in questions.items():
+def _query_facts(nvml: Any, queries: dict[str, Callable[..., str]], *handle: Any) -> Facts:
+    """Yield (name, value) of each query that the driver supports and that returns a value."""
+    for name, query in queries.items():
         try:
-            answer = ask(nvml, *of)
+            answer = query(nvml, *handle)
         except nvml.NVMLError:
             continue
         if answer:
@@ -102,11 +107,13 @@ def _answers(nvml: Any, questions: dict[str, Callable[..., str]], *of: Any) -> F
 
 
 def _nvlink(nvml: Any, gpu: Any) -> str:
+    """Return the number and rate of the active NVLinks of a GPU, "" for none."""
     count, rate = len(_active_links(nvml, gpu)), _link_rate(nvml, gpu)
     return f"{count} links of {rate:g} GB/s" if count and rate else ""
 
 
 def _active_links(nvml: Any, gpu: Any) -> list[int]:
+    """Return the numbers of the active NVLinks of a GPU."""
     active = []
     for link in range(_MAX_LINKS):
         try:
@@ -118,8 +125,8 @@ def _active_links(nvml: Any, gpu: Any) -> list[int]:
 
 
 def _link_rate(nvml: Any, gpu: Any) -> float:
-    """Return the GB/s of one link in one direction, 0 where it is not known."""
-    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [_SPEED_OF_LINKS])
+    """Return the rate of one NVLink in one direction in GB/s, 0 where it is unknown."""
+    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [_NVLINK_SPEED_FIELD])
     return field.value.uiVal / 1000 if field.nvmlReturn == nvml.NVML_SUCCESS else 0.0
 
 
@@ -128,13 +135,13 @@ def _cuda_version(nvml: Any) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-_DRIVER: Final[dict[str, Callable[..., str]]] = {
-    "driver": lambda nvml: _string(nvml.nvmlSystemGetDriverVersion()),
+_DRIVER_QUERIES: Final[dict[str, Callable[..., str]]] = {
+    "driver": lambda nvml: _decode(nvml.nvmlSystemGetDriverVersion()),
     "driver.cuda": _cuda_version,
 }
-_GPU: Final[dict[str, Callable[..., str]]] = {
-    "name": lambda nvml, gpu: _string(nvml.nvmlDeviceGetName(gpu)),
-    "uuid": lambda nvml, gpu: _string(nvml.nvmlDeviceGetUUID(gpu)),
+_GPU_QUERIES: Final[dict[str, Callable[..., str]]] = {
+    "name": lambda nvml, gpu: _decode(nvml.nvmlDeviceGetName(gpu)),
+    "uuid": lambda nvml, gpu: _decode(nvml.nvmlDeviceGetUUID(gpu)),
     "memory_bytes": lambda nvml, gpu: str(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
     "compute_capability": lambda nvml, gpu: ".".join(
         map(str, nvml.nvmlDeviceGetCudaComputeCapability(gpu))
@@ -148,19 +155,20 @@ _GPU: Final[dict[str, Callable[..., str]]] = {
 
 
 def _paths(nvml: Any, gpus: Sequence[Any], number: int) -> Facts:
+    """Yield the topology level between a GPU and each GPU with a larger number."""
     for other in range(number + 1, len(gpus)):
         try:
             level = nvml.nvmlDeviceGetTopologyCommonAncestor(gpus[number], gpus[other])
         except nvml.NVMLError:
             continue
-        if level in _PATHS:
-            yield f"gpu.{number}.path.{other}", _PATHS[level]
+        if level in _TOPOLOGY_LEVELS:
+            yield f"gpu.{number}.path.{other}", _TOPOLOGY_LEVELS[level]
 
 
 def _direct_links(nvml: Any, gpus: Sequence[Any]) -> Facts:
-    """Yield the NVLinks from GPU to GPU without a switch, with the rate of both directions.
+    """Yield the direct NVLinks (without switch) between GPUs, with the rate of both directions.
 
-    The form is that of the profilers, which `traceprof.measures.device.peaks` reads.
+    The format is that of the profilers, which `traceprof.measures.device.peaks` reads.
     """
     bus = attrgetter("domain", "bus", "device")
     try:
@@ -168,24 +176,24 @@ def _direct_links(nvml: Any, gpus: Sequence[Any]) -> Facts:
         pairs: Counter[tuple[int, int]] = Counter()
         for number, gpu in enumerate(gpus):
             for link in _active_links(nvml, gpu):
-                other = numbers.get(bus(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link)), -1)
-                if other > number:
-                    pairs[number, other] += 1
+                second = numbers.get(bus(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link)), -1)
+                if second > number:
+                    pairs[number, second] += 1
         rates = [_link_rate(nvml, gpu) for gpu in gpus]
     except nvml.NVMLError:
         return
-    for (one, other), count in sorted(pairs.items()):
-        if rates[one]:
-            total = 2 * count * rates[one]
-            yield f"nvlink device {one} - device {other}", f"{count} links, {total:g} GB/s"
+    for (first, second), count in sorted(pairs.items()):
+        if rates[first]:
+            total = 2 * count * rates[first]
+            yield f"nvlink device {first} - device {second}", f"{count} links, {total:g} GB/s"
 
 
-def _string(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def machine_facts() -> dict[str, str]:
-    """Return what is known of the operating system, the processor and the memory."""
+    """Return facts about the operating system, the processor, and the memory."""
     cpu = _cpu_info()
     return {
         "os": _os_name(),
@@ -195,9 +203,9 @@ def machine_facts() -> dict[str, str]:
         "cpu": cpu.get("model name", platform.processor()),
         "cpu.count": str(os.cpu_count() or ""),
         "cpu.allowed": str(len(os.sched_getaffinity(0))),
-        "cpu.limit": _text(Path("/sys/fs/cgroup/cpu.max")),
+        "cpu.limit": _read_text(Path("/sys/fs/cgroup/cpu.max")),
         "ram_bytes": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "ram_limit_bytes": _text(Path("/sys/fs/cgroup/memory.max")),
+        "ram_limit_bytes": _read_text(Path("/sys/fs/cgroup/memory.max")),
         "container": "yes" if any(mark.exists() for mark in _CONTAINER_MARKS) else "",
     }
 
@@ -206,20 +214,20 @@ def network_facts(interfaces: Path = _INTERFACES, infiniband: Path = _INFINIBAND
     """Yield (name, value) about network interfaces and RDMA ports."""
     for interface in sorted(interfaces.glob("*")):
         for name, fact in _INTERFACE_UNITS.items():
-            value = _text(interface / name)
+            value = _read_text(interface / name)
             if value and value != "-1":
                 yield f"nic.{interface.name}.{fact}", value
     for port in sorted(infiniband.glob("*/ports/*")):
         for name in ("rate", "link_layer", "state"):
-            yield f"rdma.{port.parent.parent.name}.{port.name}.{name}", _text(port / name)
+            yield f"rdma.{port.parent.parent.name}.{port.name}.{name}", _read_text(port / name)
 
 
 def has_rdma() -> bool:
-    """Return whether there are adapters for InfiniBand or RoCE."""
+    """Return whether the machine has InfiniBand or RoCE adapters."""
     return any(_INFINIBAND.glob("*"))
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -234,36 +242,41 @@ def _os_name() -> str:
 
 
 def _cpu_info() -> dict[str, str]:
-    """Return what /proc/cpuinfo says of the first processor."""
-    first = _text(Path("/proc/cpuinfo")).partition("\n\n")[0]
+    """Return the entries of /proc/cpuinfo for the first processor."""
+    first = _read_text(Path("/proc/cpuinfo")).partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def mpi_facts(command: Sequence[str] = ()) -> dict[str, str]:
-    """Return name, version and path of the MPI whose launcher is in ``command`` or on PATH.
+    """Return name, version, and path of the MPI whose launcher is in ``command`` or on PATH.
 
-    MVAPICH starts programs with MPICH's launcher (Hydra): ``mpichversion`` beside it tells them
-    apart.
+    MVAPICH uses the launcher of MPICH (Hydra). The ``mpichversion`` program in the same folder
+    distinguishes the two.
     """
     launcher = _launcher(command)
     if launcher is None:
         return {}
-    said = _said(str(launcher), "--version")
-    if "HYDRA" in said:
-        said = _said(str(launcher.parent / "mpichversion")) + said
-    found = (f"{name} {match[1]}" for name, pattern in _NAMES if (match := pattern.search(said)))
+    output = _output_of(str(launcher), "--version")
+    if "HYDRA" in output:
+        output = _output_of(str(launcher.parent / "mpichversion")) + output
+    found = (
+        f"{name} {match[1]}" for name, pattern in _MPI_VERSIONS if (match := pattern.search(output))
+    )
     return {"mpi": next(found, ""), "mpi.launcher": str(launcher)}
 
 
 def _launcher(command: Sequence[str]) -> Path | None:
+    """Return the path of the MPI launcher, None where there is none."""
     named = [part for part in command[:1] if Path(part).name in _LAUNCHERS]
     found = next(filter(None, map(shutil.which, (*named, *_LAUNCHERS))), None)
     return None if found is None else Path(found).resolve()
 
 
-def ask(command: Sequence[str], timeout_s: float = 3) -> subprocess.CompletedProcess[str] | None:
-    """Run a tool, and return how it ended and what it said; None where it does not run."""
+def run_tool(
+    command: Sequence[str], timeout_s: float = 3
+) -> subprocess.CompletedProcess[str] | None:
+    """Run a tool; return its exit code and output, None where the tool cannot run."""
     try:
         return subprocess.run(
             command,
@@ -278,13 +291,14 @@ def ask(command: Sequence[str], timeout_s: float = 3) -> subprocess.CompletedPro
         return None
 
 
-def _said(*command: str) -> str:
-    done = ask(command)
-    return "" if done is None else done.stdout + done.stderr
+def _output_of(*command: str) -> str:
+    """Return what a tool prints on both streams, "" where it cannot run."""
+    result = run_tool(command)
+    return "" if result is None else result.stdout + result.stderr
 
 
 def utc_text(seconds: float | None = None) -> str:
-    """Return a time, in seconds since 1970, by default now, as text."""
+    """Format a time in seconds since 1970 (default: now) as text in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
@@ -305,7 +319,7 @@ def read_environment(command: Sequence[str], folder: Path | None = None) -> dict
 
 
 def git_facts(folder: Path) -> dict[str, str]:
-    """Return commit, branch and state of the working tree that ``folder`` is in, if it is."""
+    """Return commit, branch, and state of the Git working tree of ``folder``; {} without one."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return {}
@@ -319,5 +333,5 @@ def git_facts(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = ask(["git", "-C", str(folder), "--no-optional-locks", *arguments])
-    return "" if done is None or done.returncode else done.stdout.strip()
+    result = run_tool(["git", "-C", str(folder), "--no-optional-locks", *arguments])
+    return "" if result is None or result.returncode else result.stdout.strip()

@@ -1,4 +1,4 @@
-"""Running the program to be recorded: how it is started, and signals passed on."""
+"""Run the program to be recorded: its environment, its start, and the signals passed on to it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from traceprof.errors import RecordingError
 from traceprof.recording.clock import clock_variables
 from traceprof.recording.request import RecordRequest
 
-_WRITING: Final = "the program has ended; traceprof is writing the trace (interrupt again to stop)"
-_NUMBERS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+_WRITING_MESSAGE: Final = (
+    "the program has ended; traceprof is writing the trace (interrupt again to stop)"
+)
+_SIGNAL_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inject"
-"""Put first on PYTHONPATH: its sitecustomize waits for torch."""
+"""The first entry of PYTHONPATH. Its sitecustomize loads the hooks when torch is imported."""
 _POLL_S = 0.5
 
 
 def child_environment(folder: Path, request: RecordRequest, windows: str = "") -> dict[str, str]:
-    """Return the environment of this process with what the hooks need.
+    """Return the environment of this process plus the variables that the hooks need.
 
-    ``windows`` is "skip,active,every" in steps, empty for no windows of the profiler.
+    ``windows`` is "skip,active,every" in steps; "" for no windows of torch.profiler.
     """
     environment = dict(os.environ)
     inherited = environment.get("PYTHONPATH")
@@ -49,7 +51,7 @@ def child_environment(folder: Path, request: RecordRequest, windows: str = "") -
 
 
 def ignores_injection(command: Sequence[str]) -> str | None:
-    """Return the option of ``python`` in ``command`` that switches instrumentation off."""
+    """Return the option of ``python`` in ``command`` that disables the hooks, None for none."""
     if not Path(command[0]).name.startswith(("python", "pypy")):
         return None
     for argument in command[1:]:
@@ -61,22 +63,23 @@ def ignores_injection(command: Sequence[str]) -> str | None:
 
 
 class Signalled(Protocol):
-    """A process that signals can be sent to."""
+    """A process that can receive signals."""
 
     def send_signal(self, number: int, /) -> None:
-        """Send a signal."""
+        """Send a signal to the process."""
 
 
 @dataclass(slots=True)
 class Program:
-    """A program, and the signals that have been passed on to it, or wait until it is started.
+    """A program, and the signals passed on to it; signals before its start wait for the start.
 
-    ``grace_s`` is how long it may go on after SIGTERM or SIGHUP; then it is no longer waited for,
-    and what still runs of it is in ``left``. ``is_apart``: a terminal's Ctrl-C does not reach it.
-    Of a profiler ``recorded`` returns the process that it records, 0 where there is none: that one
-    is sent the signals, so that the profiler records its end, too. ``is_over`` tells that it has
-    ended: the profiler writes then, and no signal is passed on. ``is_told`` is whether the profiler
-    itself had to be sent one.
+    ``grace_s`` is how long the program may run after SIGTERM or SIGHUP. After that the recorder no
+    longer waits, and ``left`` contains the process that still runs. ``is_apart``: the program is in
+    another process group, so Ctrl-C in a terminal does not reach it. If the program is a profiler,
+    ``recorded`` returns the id of the recorded process, 0 for none; signals go to that process, so
+    that the profiler records its end. ``is_over`` returns whether the recorded process has ended:
+    the profiler then writes its data, and signals are not passed on. ``was_profiler_signaled``: a
+    signal went to the profiler itself.
     """
 
     process: Signalled | None = None
@@ -88,63 +91,63 @@ class Program:
     killed_by: int = 0
     is_stopped: bool = False
     is_apart: bool = False
-    is_told: bool = False
+    was_profiler_signaled: bool = False
     recorded: Callable[[], int] = field(default=lambda: 0)
     is_over: Callable[[], bool] = field(default=lambda: False)
-    _n_late: int = 0
-    _until_s: float = math.inf
-    _early: list[int] = field(default_factory=list)
+    _n_signals_after_end: int = 0
+    _grace_end_s: float = math.inf
+    _pending: list[int] = field(default_factory=list)
 
     @property
     def signal_sent(self) -> int:
-        """The last signal that the program got from us, 0 for none."""
+        """The last signal that this recorder sent to the program, 0 for none."""
         if self.n_interrupts > 2:
             return signal.SIGKILL
         return signal.SIGTERM if self.n_interrupts == 2 else self.signal_passed
 
     def attach(self, process: Signalled) -> None:
-        """Take the started process, and pass on what came before it was there."""
+        """Set the started process, and pass on the signals that arrived before its start."""
         self.process = process
-        early, self._early = self._early, []
-        for number in early:
+        pending, self._pending = self._pending, []
+        for number in pending:
             self.on_signal(number, None)
 
     def send(self, number: int) -> None:
-        """Send a signal of our own, if the program has been started."""
+        """Send a signal of the recorder itself, if the program has started."""
         if self.process is not None:
             self.is_stopped = True
-            self._tell(number)
+            self._deliver(number)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL.
+        """Pass a signal on. Ctrl-C becomes SIGINT, the second time SIGTERM, then SIGKILL.
 
         Raises:
-            KeyboardInterrupt: at the second one while a profiler writes what it has recorded.
+            KeyboardInterrupt: at the second signal while a profiler writes its data.
         """
         if self.is_over():
-            self._n_late += 1
-            if self._n_late > 1:
+            self._n_signals_after_end += 1
+            if self._n_signals_after_end > 1:
                 raise KeyboardInterrupt
-            self.say(_WRITING)
+            self.say(_WRITING_MESSAGE)
             return
         if self.process is None:
-            self._early.append(number)
+            self._pending.append(number)
             return
         self.signal_passed = number
         if number != signal.SIGINT:
-            self._tell(number)
+            self._deliver(number)
             self._begin_grace(number)
             return
         self.n_interrupts += 1
-        # A terminal has sent the first one to the program already.
+        # A terminal has already sent the first SIGINT to the program.
         if self.n_interrupts > 1 or self.is_apart or not sys.stdin.isatty():
-            self._tell(self.signal_sent)
+            self._deliver(self.signal_sent)
 
-    def _tell(self, number: int) -> None:
-        """Send a signal to the program; an interrupt to its whole group, as a terminal does."""
+    def _deliver(self, number: int) -> None:
+        """Send a signal to the program; SIGINT to its process group, as a terminal does."""
         pid = self.recorded()
         if not pid:
-            self.is_told = True
+            self.was_profiler_signaled = True
             if self.process is not None:
                 self.process.send_signal(number)
             return
@@ -153,23 +156,27 @@ class Program:
             (os.killpg if has_group else os.kill)(pid, number)
 
     def stop_profiler(self, patience_s: float) -> None:
-        """Have a profiler write what it has of a program that goes on, and wait for it."""
+        """Stop a profiler whose program still runs, and wait until it has written its data."""
         if isinstance(self.process, subprocess.Popen):
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(patience_s)
 
     def _begin_grace(self, number: int) -> None:
-        if self._until_s == math.inf and self.grace_s != math.inf:
-            self._until_s = time.monotonic() + self.grace_s
+        """Start the grace period after the first SIGTERM or SIGHUP."""
+        if self._grace_end_s == math.inf and self.grace_s != math.inf:
+            self._grace_end_s = time.monotonic() + self.grace_s
             self.say(
                 f"{signal.Signals(number).name} passed to the program; if it still runs after "
                 f"{self.grace_s:g} s (--grace), traceprof writes the trace and kills it"
             )
 
     def is_overdue(self, pid: int) -> bool:
-        """Return whether ``pid``, which still runs, has had its grace; it is then left alone."""
-        if time.monotonic() < self._until_s:
+        """Return whether the grace period of the running process ``pid`` is over.
+
+        If it is, set ``left``.
+        """
+        if time.monotonic() < self._grace_end_s:
             return False
         self.left = (self.recorded() or pid,)
         self.say("the program still runs; traceprof writes the trace recorded so far")
@@ -185,15 +192,15 @@ def run_recorded(
     program: Program | None = None,
     **streams: Any,
 ) -> int:
-    """Run ``command`` to its end and return its exit code as a shell would (128 + signal).
+    """Run ``command`` until it ends; return its exit code as a shell does (128 + signal).
 
-    While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
-    twice a second. ``program`` remembers the signals, for what comes after, and says how long the
-    program may go on after SIGTERM. A profiler (``is_profiler``) that ends with 0 after it was sent
-    a signal is not believed: only the program itself may have handled it.
+    Meanwhile SIGINT, SIGTERM, and SIGHUP are passed on to it, and ``watch`` is called about twice a
+    second. ``program`` stores the signals for the caller, and contains the grace period after
+    SIGTERM. ``is_profiler``: exit code 0 of a profiler does not count after it received a signal,
+    because only the program itself may have handled the signal.
 
     Raises:
-        RecordingError: it cannot be started.
+        RecordingError: the command cannot be started.
     """
     program = program or Program()
     with signals_passed_on(program):
@@ -212,13 +219,13 @@ def run_recorded(
                 if program.is_overdue(process.pid):
                     return 128 + program.signal_passed
     program.killed_by = max(0, -code)
-    if code == 0 and program.signal_passed and is_profiler and program.is_told:
-        return 128 + program.signal_passed  # some hide, now and then, that they were told to stop
+    if code == 0 and program.signal_passed and is_profiler and program.was_profiler_signaled:
+        return 128 + program.signal_passed  # some profilers hide that a signal ended them
     return exit_code_of(code)
 
 
 def exit_code_of(code: int) -> int:
-    """Return the exit code that a shell shows for subprocess's ``code``."""
+    """Convert an exit code of subprocess to the exit code that a shell shows."""
     return 128 - code if code < 0 else code
 
 
@@ -226,7 +233,7 @@ def find_program(command: Sequence[str]) -> str:
     """Return the path of the program in ``command``.
 
     Raises:
-        RecordingError: there is none.
+        RecordingError: the command is empty, or the program is missing or not executable.
     """
     if not command:
         raise RecordingError("no program to record; add one after --, such as -- python train.py")
@@ -238,20 +245,20 @@ def find_program(command: Sequence[str]) -> str:
 
 
 def read_output_log(log: Path) -> str:
-    """Return what a program printed into ``log``, "" where it printed nothing."""
+    """Return the text that a program printed to the file ``log``, "" for none."""
     return log.read_text("utf-8", "replace") if log.exists() else ""
 
 
-def last_line(said: str) -> str:
-    """Return the last line of what a program printed."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def last_line(output: str) -> str:
+    """Return the last non-empty line of the output of a program."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "no output"
 
 
 @contextmanager
 def signals_passed_on(program: Program) -> Iterator[None]:
-    """Pass SIGINT, SIGTERM and SIGHUP on to ``program`` for a while."""
-    numbers = [getattr(signal, name) for name in _NUMBERS if hasattr(signal, name)]
+    """Pass SIGINT, SIGTERM, and SIGHUP on to ``program`` while the block runs."""
+    numbers = [getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name)]
     before = {number: signal.signal(number, program.on_signal) for number in numbers}
     try:
         yield
@@ -261,9 +268,9 @@ def signals_passed_on(program: Program) -> Iterator[None]:
 
 
 def undisturbed(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Have the first SIGINT, SIGTERM or SIGHUP only say that the trace is being written.
+    """Ignore the first SIGINT, SIGTERM, or SIGHUP, and say that the trace is being written.
 
     Raises:
-        KeyboardInterrupt: from within the block, at the second one.
+        KeyboardInterrupt: from within the block, at the second signal.
     """
     return signals_passed_on(Program(say=say, is_over=lambda: True))

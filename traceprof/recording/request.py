@@ -1,4 +1,4 @@
-"""What is asked of a recorder: the program, what part of it is captured; and what comes back."""
+"""The request for a recording (program, captured part, options) and its result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SIZE_FACTORS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The part of a run that is captured; each None or 0 where it is not bounded.
+    """The captured part of a run. A field is None or 0 where the run is not bounded.
 
-    ``steps`` are the first and the last step, both captured. ``delay_ns`` counts from the start
-    of the training process, ``duration_ns`` from the end of the delay. ``max_bytes`` bounds the
-    events of one process.
+    ``steps`` are the first and the last captured step, both included. ``delay_ns`` counts from the
+    start of the training process, ``duration_ns`` from the end of the delay. ``max_bytes`` limits
+    the events of one process.
     """
 
     steps: tuple[int, int] | None = None
@@ -35,11 +35,11 @@ class Bounds:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether less than the whole run is captured."""
+        """Whether only a part of the run is captured."""
         return bool(self.steps or self.delay_ns or self.duration_ns)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that tell the hooks."""
+        """Return the environment variables that pass the bounds to the hooks."""
         variables = {
             "TRACEPROF_DELAY_S": f"{self.delay_ns / NS_PER_S:.9f}",
             "TRACEPROF_DURATION_S": f"{self.duration_ns / NS_PER_S:.9f}",
@@ -53,10 +53,10 @@ class Bounds:
 def parse_bounds(
     steps: str | None, delay: str | None, duration: str | None, max_size: str | None
 ) -> Bounds:
-    """Return the bounds that these texts mean ("20..30", "10s", "1min", "500MB").
+    """Parse the bounds of a recording ("20..30", "10s", "1min", "500MB").
 
     Raises:
-        UsageError: one of them means nothing, or both steps and times are given.
+        UsageError: a text is not valid, or both steps and times are given.
     """
     if steps is not None and (delay is not None or duration is not None):
         raise UsageError("--steps cannot be combined with --delay or --duration; choose one")
@@ -69,24 +69,23 @@ def parse_bounds(
 
 
 def parse_grace(text: str) -> float:
-    """Return the seconds that ``text`` means ("30s").
+    """Parse a grace period ("30s"); return it in seconds.
 
     Raises:
-        UsageError: it means nothing.
+        UsageError: the text is not a valid time.
     """
     return _parse_time(text) / NS_PER_S
 
 
 def parse_step_from(text: str | None) -> str:
-    """Return what a step is to be, as the hooks are told; "" for None: they find it.
+    """Return the definition of a step in the form that the hooks read; "" (detect) for None.
 
-    A batch of a DataLoader ("loader"), a call of an optimizer's step ("optimizer"), of the second
-    that was made ("optimizer#2"), a backward
-    pass ("backward"), each forward pass ("every-forward"), or a range of that name
-    ("range:NAME").
+    The choices are: a batch of a DataLoader ("loader"), a call of an optimizer's step
+    ("optimizer"), a call of the second optimizer that was created ("optimizer#2"), a backward pass
+    ("backward"), each forward pass ("every-forward"), and a range by name ("range:NAME").
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text is none of these.
     """
     if text is None:
         return ""
@@ -97,10 +96,10 @@ def parse_step_from(text: str | None) -> str:
 
 
 def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
-    """Return the first and the last step that ``text`` means ("20..30", "20").
+    """Parse a range of steps ("20..30", "20"); return the first and the last step.
 
     Raises:
-        UsageError: it means nothing.
+        UsageError: the text is not valid, or the last step is before the first.
     """
     match = _STEPS.fullmatch(text)
     if match is None:
@@ -112,13 +111,23 @@ def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
 
 
 def _parse_time(text: str) -> int:
+    """Parse a time; return ns.
+
+    Raises:
+        UsageError: the text is not a time, or the time is negative.
+    """
     ns = parse_duration(text)
-    if ns < 0 or text.lstrip().startswith("-"):  # also what rounds to no time at all
+    if ns < 0 or text.lstrip().startswith("-"):  # also a negative time that rounds to 0
         raise UsageError(f"{text!r}: the time must not be negative")
     return ns
 
 
 def _parse_size(text: str) -> int:
+    """Parse a size; return bytes.
+
+    Raises:
+        UsageError: the text is not a size.
+    """
     match = _SIZE.fullmatch(text)
     if match is None:
         raise UsageError(f"--max-size {text!r}: expected a size, for example 500MB")
@@ -127,17 +136,18 @@ def _parse_size(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    """One recording to be made.
+    """A request for one recording.
 
-    ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
-    manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep modules
-    get ranges of their own (0: not at all). ``step_from`` is what a step is (see
-    `traceprof.recording.request.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
-    recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
-    inside GPUs, ``memory_steps`` for a snapshot of the allocator over these steps, ``counts_flops``
-    for the FLOPs of one step as torch counts them. ``grace_s`` is how long the program may go on
-    after SIGTERM before the trace is written and what still runs is killed. ``say`` is told what
-    the user should know at once, ``detail`` what helps to find faults.
+    ``output`` is a file, or with ``is_folder`` a folder for one file per rank and a manifest.
+    ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is the module depth down to
+    which modules get ranges (0: none). ``step_from`` defines a step (see
+    `traceprof.recording.request.parse_step_from`; "": detected). ``profiler_arguments`` (name of a
+    recorder → arguments) are passed to that profiler unchanged. ``gpu_metrics`` requests the
+    hardware counters of the GPUs. ``memory_steps`` requests a snapshot of the allocator for these
+    steps. ``counts_flops`` requests the FLOPs of one step as counted by torch. ``grace_s`` is how
+    long the program may run after SIGTERM before the trace is written and the remaining processes
+    are killed. ``say`` prints a message that the user needs immediately, ``detail`` a message for
+    troubleshooting.
     """
 
     command: Sequence[str]
@@ -160,7 +170,7 @@ class RecordRequest:
 
 
 class ProcessProfile(NamedTuple):
-    """What a profiler that keeps processes apart recorded of one of them."""
+    """The trace of one process, from a profiler that writes a file per process."""
 
     pid: int
     trace: Trace
@@ -168,13 +178,13 @@ class ProcessProfile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecorded:
-    """What a recorder leaves: how the program ended and, if there is one, its database.
+    """The result of a recorder: how the program ended and, if there is one, its database.
 
-    ``exit_code`` is None where nobody saw the program end. ``left`` are processes that it started
-    and that still run, after SIGTERM: they are ended when the trace has been written.
-    ``database`` is the profiler's own SQLite export, to which the spool is added; None means that
-    everything comes from the spool and the windows in the work folder, together with ``profiles``
-    where there are any. ``recorder`` is set where another one had to step in.
+    ``exit_code`` is None if nobody observed the end of the program. ``left`` are processes that
+    still run after SIGTERM; they are killed after the trace is written. ``database`` is the SQLite
+    export of the profiler, to which the spool is added. None means that all data comes from the
+    spool and the windows in the work folder, and from ``profiles`` if there are any. ``recorder``
+    is set if another recorder replaced the requested one.
     """
 
     exit_code: int | None
@@ -187,11 +197,11 @@ class RunRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A finished recording. ``output`` is None where nothing was captured.
+    """A finished recording. ``output`` is None if nothing was captured.
 
-    ``exit_code`` is None where nobody saw the program end. ``has_only_samples``: no process left
-    any event. ``device_bytes`` is what CUPTI's own records of the devices take, ``files`` are the
-    traces.
+    ``exit_code`` is None if nobody observed the end of the program. ``has_only_samples``: no
+    process left an event. ``device_bytes`` is the size of CUPTI's records of GPU activity.
+    ``files`` are the traces.
     """
 
     exit_code: int | None
@@ -207,7 +217,7 @@ class Recording:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What people are told when it has ended: what is odd, and what was recorded."""
+        """The lines printed at the end: the notes, and a summary of what was recorded."""
         if self.output is None:
             return self.notes
         ranks = f", ranks {', '.join(map(str, self.ranks))}" if self.ranks else ""
@@ -224,19 +234,21 @@ class Recording:
         return (*self.notes, f"recorded {what} with {self.recorder}: {self.output}{ended}")
 
 
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
+def _counted(count: int, singular: str, plural: str) -> str:
+    """Format a count with its noun in the right number."""
+    return f"{count} {singular if count == 1 else plural}"
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Runs a program under one profiler. To add one: a module, and its line in ``RECORDERS``.
+    """A recorder: runs a program under one profiler.
 
-    ``name`` is what ``--with`` calls it. ``run`` runs the program of a request, with a folder where
-    the spool goes and temporary files may; it raises `RecordingError` where the program could not
-    be started. ``missing`` returns why the recorder cannot be used here, None if it can.
-    ``collect`` returns a run with what the profiler has left in the folder: it is called when the
-    program has ended, or by `traceprof recover` when this process has not seen it.
+    To add a recorder, add a module and its entry in ``RECORDERS``. ``name`` is its name in
+    ``--with``. ``run`` runs the program of a request; the folder receives the spool and temporary
+    files. It raises `RecordingError` if the program cannot be started. ``missing`` returns why the
+    recorder cannot be used on this machine, None if it can. ``collect`` returns a run with the data
+    that the profiler left in the folder. It is called after the program ends, or by `traceprof
+    recover` if this process did not observe the end.
     """
 
     name: str
@@ -251,7 +263,7 @@ class Recorder:
 def writing(
     path: Path, what: str = "written", kind: type[TraceprofError] = WritingError
 ) -> Iterator[None]:
-    """Say, as an error of ``kind``, where ``path`` cannot be written."""
+    """Convert an OSError in the block to an error of ``kind`` that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -260,7 +272,7 @@ def writing(
 
 @contextmanager
 def handling_recorded() -> Iterator[None]:
-    """Say of what a profiler has left, where it is damaged, that the recording failed."""
+    """Convert a TraceError on the damaged data of a profiler to a RecordingError."""
     try:
         yield
     except TraceError as error:

@@ -1,4 +1,4 @@
-"""One recording from the request to the finished files, or recovered after it was broken off."""
+"""Make one recording from request to finished files, or recover an interrupted one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from traceprof.units import NS_PER_S
 
 
 def recoverable() -> Iterator[tuple[Path, work_folder.Notes]]:
-    """Yield the work folders that broken-off recordings have left here, the oldest first."""
+    """Yield the work folders of interrupted recordings on this machine, oldest first."""
     for folder in work_folder.work_folders():
         with suppress(TraceError):
             yield folder, work_folder.read_notes(folder)
@@ -41,31 +41,31 @@ def recover(
     keep: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Recording:
-    """Write the trace of what a recording has left in its work folder, and remove the folder.
+    """Write the trace of an interrupted recording from its work folder; remove the folder.
 
-    It stays where a process of the recording still runs, and to ``keep``. ``output`` is a file, or
-    with "/" at its end a folder; else where the recording was to go. ``say`` is told what the user
-    should know at once.
+    The folder stays if a process of the recording still runs, or with ``keep``. ``output`` is a
+    file, or a folder if it ends in "/". The default is the output of the recording. ``say`` prints
+    a message that the user needs immediately.
 
     Raises:
-        TraceError: it is no work folder.
-        UsageError: it is in use, or the output cannot be written.
-        RecordingError: what a profiler has left is damaged.
+        TraceError: ``folder`` is not a work folder.
+        UsageError: the folder is in use, or the output cannot be written.
+        RecordingError: the data of a profiler is damaged.
     """
     notes = work_folder.read_notes(folder)
-    if work_folder.is_held(folder / LOCK):
+    if work_folder.is_locked(folder / LOCK):
         raise UsageError(f"{folder}: its recorder still runs; wait for it or stop it first")
     is_folder = (output or "").endswith("/")
     request = notes.request(Path(output) if output else None, is_folder=is_folder)
     request = replace(request, force=force, say=say)
-    # Other launchers of the run may have written to its folder meanwhile: it is added to.
+    # Other launchers may have written to the run folder meanwhile, so add to it.
     notes = replace(notes, is_joining=request.is_folder and not force)
     check_output(request, is_joining=notes.is_joining)
     alive = [pid for pid, command in processes_of(folder).items() if not is_of_nsys(command)]
     if alive:
         say(f"process {', '.join(map(str, alive))} still runs; trace ends now, {folder} is kept")
     try:
-        with work_folder.held(folder / LOCK), undisturbed(say):
+        with work_folder.hold_lock(folder / LOCK), undisturbed(say):
             recording = finish(request, folder, notes, read_samples(folder))
     except KeyboardInterrupt:
         raise RecordingError(f"interrupted before writing the trace; {folder} is kept") from None
@@ -75,22 +75,22 @@ def recover(
 
 
 def record(request: RecordRequest) -> Recording:
-    """Record one program, as asked for in ``request``.
+    """Record one program as ``request`` specifies.
 
     Raises:
-        UsageError: the output cannot be written, there is no such recorder, or something was
-            asked for that it cannot do.
-        RecordingError: the program could not be started, or the trace not be written.
+        UsageError: the output cannot be written, the recorder does not exist, or the recorder does
+            not support a requested option.
+        RecordingError: the program could not be started, or the trace could not be written.
     """
     check_output(request)
     recorder, request = chosen_recorder(request)
-    asked = {name: f"--{name}-arg" for name, given in request.profiler_arguments.items() if given}
+    options = {name: f"--{name}-arg" for name, given in request.profiler_arguments.items() if given}
     if request.gpu_metrics:
-        asked[NSYS.name] = "--gpu-metrics"
-    for name, option in asked.items():
+        options[NSYS.name] = "--gpu-metrics"
+    for name, option in options.items():
         if name != recorder.name:
-            used = f"but the recorder is {recorder.name}; add --with {name}"
-            raise UsageError(f"{option} is an option of {name}, {used}")
+            explanation = f"but the recorder is {recorder.name}; add --with {name}"
+            raise UsageError(f"{option} is an option of {name}, {explanation}")
     reason = why_no_counters()
     if request.gpu_metrics and reason is not None:
         raise UsageError(f"--gpu-metrics: {reason}; run traceprof doctor for details")
@@ -98,27 +98,27 @@ def record(request: RecordRequest) -> Recording:
 
 
 def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
-    """Record one program with ``recorder``, as asked for in ``request``.
+    """Record one program with ``recorder`` as ``request`` specifies.
 
     Raises:
-        RecordingError: the program was not started, or the trace could not be written; then
-            the message names the folder with what was captured.
+        RecordingError: the program was not started, or the trace could not be written. In the
+            second case the message names the folder with the captured data.
     """
     find_program(request.command)
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH; traceprof cannot record steps")
-    with ExitStack() as stack, recorded_with(recorder.name, request) as begun:
-        begun.run = recorder.run(request, begun.folder)
+    with ExitStack() as stack, recorded_with(recorder.name, request) as ongoing:
+        ongoing.run = recorder.run(request, ongoing.folder)
         stack.enter_context(undisturbed(request.say))
-    return begun.recording
+    return ongoing.recording
 
 
 @dataclass(slots=True)
-class Begun:
-    """A recording that goes on: who records says in ``run`` how it ended.
+class OngoingRecording:
+    """A recording in progress. Whoever records sets ``run`` to the result of the program.
 
-    ``recording`` is there once it has been written.
+    ``recording`` is set after the trace is written.
     """
 
     folder: Path
@@ -127,47 +127,50 @@ class Begun:
 
 
 @contextmanager
-def recorded_with(recorder: str, request: RecordRequest) -> Iterator[Begun]:
-    """Keep what is captured while the block runs, and write the trace at its end.
+def recorded_with(recorder: str, request: RecordRequest) -> Iterator[OngoingRecording]:
+    """Capture data in a work folder while the block runs, and write the trace at its end.
 
     Raises:
-        RecordingError: the trace could not be written; the message names the folder with what was
-            captured.
+        RecordingError: the trace could not be written. The message names the folder with the
+            captured data.
     """
     with ExitStack() as stack:
-        joins = stack.enter_context(announced(request))
+        is_joining = stack.enter_context(announced(request))
         notes = work_folder.notes_of(
             request,
             recorder,
             read_environment(request.command),
-            is_joining=joins,
+            is_joining=is_joining,
             label=label_of(request),
             job=job_of(request.command),
         )
         folder = stack.enter_context(work_folder.new_work_folder(notes))
         stack.enter_context(_kept_on_failure(folder))
         request.detail(f"the captured data is in {folder} until the trace is written")
-        begun = Begun(folder)
+        ongoing = OngoingRecording(folder)
         with sampling(folder) as sampler:
-            yield begun
-        ended = work_folder.write_notes(
+            yield ongoing
+        final_notes = work_folder.write_notes(
             folder,
             notes,
-            recorder=begun.run.recorder or notes.recorder,
-            exit_code=begun.run.exit_code,
+            recorder=ongoing.run.recorder or notes.recorder,
+            exit_code=ongoing.run.exit_code,
             ended_s=now_ns() / NS_PER_S,
-            remarks=(*begun.run.notes, *sampler.notes),
+            remarks=(*ongoing.run.notes, *sampler.notes),
         )
-        begun.recording = finish(request, folder, ended, sampler.samples)
-        # A program that goes on after SIGTERM and its grace is killed once its trace is written.
-        if n_killed := kill_with_children(begun.run.left):
+        ongoing.recording = finish(request, folder, final_notes, sampler.samples)
+        # A program that outlives its grace period is killed after its trace is written.
+        if n_killed := kill_with_children(ongoing.run.left):
             request.say(f"traceprof killed {n_killed} processes that did not exit")
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def _kept_on_failure(folder: Path) -> Iterator[None]:
-    """Keep what was captured, if there is anything, whatever goes wrong, and say where it is."""
+    """Keep the captured data if the block fails, and name the folder in the error.
+
+    The folder is removed if it contains no data.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""A trial of a recorder: a program that does known work on the GPU, and what is kept of it."""
+"""Test a recorder with a program that does known GPU work, and choose a recorder."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 
 PROGRAM: Final = INJECT_FOLDER / "_traceprof_runtime" / "trial.py"
-_CALLS: Final = ("calls=chosen", "calls=runtime")
+_CALL_CHOICES: Final = ("calls=chosen", "calls=runtime")
 _NO_CALLS: Final = "kernels lack the API calls that launched them"
 
 
 def chosen_recorder(request: RecordRequest) -> tuple[Recorder, RecordRequest]:
-    """Return the recorder that a request asks for, and the request as that recorder is to have it.
+    """Return the recorder for a request, and the request with the arguments for the recorder.
 
-    "auto" is the first that can be used here and that a trial proves: cupti, nsys, nvprof; without
-    a GPU, or where none is proven, torch. What was not taken is said with its reason. Arguments
-    that are for one recorder choose it.
+    "auto" selects the first recorder of cupti, nsys, and nvprof that is available on this machine
+    and that passes a test recording. Without a GPU, or if none passes, it selects torch. Each
+    failed recorder is reported with the reason. Arguments for one recorder select that recorder.
 
     Raises:
         UsageError: there is no recorder of that name.
-        RecordingError: it cannot be used here.
+        RecordingError: the recorder cannot be used on this machine.
     """
     if request.recorder != "auto":
         recorder = recorders.choose_recorder(request.recorder)
         if recorder is CUPTI:
-            arguments, why = proven(recorder, python_of(request.command))
+            arguments, why = try_recorder(recorder, python_of(request.command))
             if why:
                 request.say(f"a test recording with {recorder.name} failed: {why}")
             return recorder, _with_arguments(request, recorder, arguments)
         return recorder, request
-    asked = [name for name, given in request.profiler_arguments.items() if given]
-    asked += ["nsys"] if request.gpu_metrics else []
+    wanted = [name for name, given in request.profiler_arguments.items() if given]
+    wanted += ["nsys"] if request.gpu_metrics else []
     for recorder in recorders.RECORDERS if has_gpu() else ():
-        is_asked = not asked or recorder.name in asked
-        if recorder is EMBEDDED or not is_asked or recorder.missing() is not None:
+        is_wanted = not wanted or recorder.name in wanted
+        if recorder is EMBEDDED or not is_wanted or recorder.missing() is not None:
             continue
-        arguments, why = proven(recorder, python_of(request.command))
+        arguments, why = try_recorder(recorder, python_of(request.command))
         if not why:
             return recorder, _with_arguments(request, recorder, arguments)
         request.say(f"traceprof does not record with {recorder.name}: {why}")
@@ -66,45 +66,53 @@ def chosen_recorder(request: RecordRequest) -> tuple[Recorder, RecordRequest]:
 def _with_arguments(
     request: RecordRequest, recorder: Recorder, arguments: Sequence[str]
 ) -> RecordRequest:
-    """Return the request with more arguments for its recorder; the user's own count more."""
+    """Return the request with more arguments for its recorder, unless the user set calls=."""
     given = request.profiler_arguments.get(recorder.name, ())
-    if any(one.startswith("calls=") for one in given):
+    if any(argument.startswith("calls=") for argument in given):
         return request
-    every = {**request.profiler_arguments, recorder.name: (*given, *arguments)}
-    return replace(request, profiler_arguments=every)
+    return replace(
+        request,
+        profiler_arguments={**request.profiler_arguments, recorder.name: (*given, *arguments)},
+    )
 
 
 def known_work() -> dict[str, int]:
-    """Return what the program of the trial does."""
-    told = runpy.run_path(str(PROGRAM))
-    work = {name: told[name.upper()] for name in ("kernels", "copies", "memsets")}
-    return {**work, "bytes copied": told["COPIES"] * told["COPY_BYTES"]}
+    """Return the amount of each kind of work that the test program does."""
+    constants = runpy.run_path(str(PROGRAM))
+    work = {name: constants[name.upper()] for name in ("kernels", "copies", "memsets")}
+    return {**work, "bytes copied": constants["COPIES"] * constants["COPY_BYTES"]}
 
 
 def python_of(command: Sequence[str]) -> str:
-    """Return the Python that runs ``command``, or that lies beside what does; else our own."""
+    """Return the Python that runs ``command``, or that is in the same folder as the program.
+
+    Defaults to the Python of this process.
+    """
     program = shutil.which(command[0]) if command else None
     if program is None:
         return sys.executable
     if Path(program).name.startswith("python"):
         return program
-    beside = Path(program).with_name("python")
-    return str(beside) if beside.exists() else sys.executable
+    sibling = Path(program).with_name("python")
+    return str(sibling) if sibling.exists() else sys.executable
 
 
-def proven(recorder: Recorder, python: str) -> tuple[tuple[str, ...], str]:
-    """Return the arguments with which a recorder keeps all work of a trial, and why none does."""
-    ways = _CALLS if recorder is CUPTI else ("",)
-    for way in ways:
-        arguments = (way,) if way and way != _CALLS[0] else ()
-        why = failure_of(recorder, python, arguments)
+def try_recorder(recorder: Recorder, python: str) -> tuple[tuple[str, ...], str]:
+    """Return the arguments with which a recorder records all test work, and why none does."""
+    choices = _CALL_CHOICES if recorder is CUPTI else ("",)
+    for choice in choices:
+        arguments = (choice,) if choice and choice != _CALL_CHOICES[0] else ()
+        why = trial_failure(recorder, python, arguments)
         if why != _NO_CALLS:
             break
     return arguments, why
 
 
-def failure_of(recorder: Recorder, python: str, arguments: Sequence[str] = ()) -> str:
-    """Return what a recorder lost of the known work that ``python`` has the GPU do; "" nothing."""
+def trial_failure(recorder: Recorder, python: str, arguments: Sequence[str] = ()) -> str:
+    """Return what a recorder lost of the test program's GPU work, "" for nothing.
+
+    ``python`` runs the test program.
+    """
     with tempfile.TemporaryDirectory(prefix="traceprof-trial-") as name:
         folder = Path(name)
         request = RecordRequest(
@@ -122,7 +130,7 @@ def failure_of(recorder: Recorder, python: str, arguments: Sequence[str] = ()) -
 
 
 def _missing_in(folder: Path, run: RunRecorded) -> str:
-    """Return what a trial recording lacks of what was done, "" for nothing."""
+    """Return what a test recording lacks of the known work, "" for nothing."""
     parts = list(_tables_of(folder, run))
     if run.recorder or not parts:
         return f"a test recording failed: {'; '.join(run.notes) or 'nothing was recorded'}"
@@ -130,12 +138,12 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
         name: stack(name, [part[name] for part in parts if name in part])
         for name in ("kernels", "copies", "api_calls")
     }
-    is_set = tables["copies"]["direction"] == "memset"
+    is_memset = tables["copies"]["direction"] == "memset"
     kept = {
         "kernels": len(tables["kernels"]),
-        "copies": int((~is_set).sum()),
-        "memsets": int(is_set.sum()),
-        "bytes copied": int(tables["copies"]["n_bytes"][~is_set].sum()),
+        "copies": int((~is_memset).sum()),
+        "memsets": int(is_memset.sum()),
+        "bytes copied": int(tables["copies"]["n_bytes"][~is_memset].sum()),
     }
     lost = [
         f"{kept[what]} of {count} {what}"
@@ -144,15 +152,15 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
     ]
     if lost:
         return f"recorded only {', '.join(lost)} of a test program"
-    if any(one.calls == "runtime" for one in read_activities(folder)):
-        return ""  # the trial's kernels are launched by calls of the driver
+    if any(activity.calls == "runtime" for activity in read_activities(folder)):
+        return ""  # driver API calls launch the kernels of the test program
     launched = tables["kernels"]["correlation"]
-    is_tied = (launched != ABSENT) & np.isin(launched, tables["api_calls"]["correlation"])
-    return "" if is_tied.all() else _NO_CALLS
+    is_linked = (launched != ABSENT) & np.isin(launched, tables["api_calls"]["correlation"])
+    return "" if is_linked.all() else _NO_CALLS
 
 
 def _tables_of(folder: Path, run: RunRecorded) -> Iterator[Mapping[str, Table]]:
-    """Yield what a run left of device work, whichever recorder it was."""
+    """Yield the tables of GPU work that a run left, for any recorder."""
     traces = [profile.trace for profile in run.profiles]
     if run.database is not None:
         traces.append(open_trace(run.database))

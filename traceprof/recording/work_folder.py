@@ -1,8 +1,8 @@
-"""The work folder of a recording: everything is captured in it; it goes when the output is there.
+"""The work folder of a recording. It contains all captured data until the output is written.
 
-What it was made for stands in it from the start, so that what a broken-off recording has left can
-be written by somebody else, later: see `traceprof.recording.session.recover`. Its recorder holds a
-file in it, which the system lets go when the recorder dies, in whatever container it is.
+The folder contains a description of its recording from the start, so that another process can later
+write the data of an interrupted recording (see `traceprof.recording.session.recover`). Its recorder
+locks a file in the folder. The system releases the lock when the recorder dies, in any container.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX: Final = "traceprof-"
-_CAPTURED: Final = (
+_CAPTURED_PATTERNS: Final = (
     *("events.*.jsonl", "window.*.json", "report.*", "nsys-report-*.qdstrm", "nvprof.*.nvvp"),
     "cupti.*.spool",
 )
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold the file ``path``, which is made where it is not there, while the block runs."""
+def hold_lock(path: Path) -> Iterator[None]:
+    """Lock the file ``path`` while the block runs. The file is created if necessary."""
     with path.open("a") as file:
         if sys.platform != "win32":
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def is_held(path: Path) -> bool:
-    """Return whether a process holds the file ``path``."""
+def is_locked(path: Path) -> bool:
+    """Return whether a process has locked the file ``path``."""
     if sys.platform == "win32":
         return False
     try:
@@ -61,11 +61,11 @@ def is_held(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What a work folder says of its recording.
+    """The description of a recording in its work folder.
 
-    ``command`` is masked. Times are seconds since 1970; ``ended_s`` and ``exit_code`` are None
-    until the program has ended, and for ever where nobody was left to see it. ``remarks`` are what
-    was odd.
+    ``command`` is masked. Times are seconds since 1970. ``ended_s`` and ``exit_code`` are None
+    until the program ends, and stay None if no recorder observed the end. ``remarks`` are the
+    problems to report.
     """
 
     command: tuple[str, ...]
@@ -86,7 +86,7 @@ class Notes:
     remarks: tuple[str, ...] = ()
 
     def request(self, output: Path | None = None, *, is_folder: bool = False) -> RecordRequest:
-        """Return the request that the recording was made for, or with another ``output``."""
+        """Return the request of the recording, with another ``output`` if one is given."""
         return RecordRequest(
             command=self.command,
             output=output or Path(self.output),
@@ -100,11 +100,11 @@ class Notes:
 
 @contextmanager
 def new_work_folder(notes: Notes) -> Iterator[Path]:
-    """Make a work folder, and hold it as its recorder for as long as the block runs."""
+    """Create a work folder, and lock it as its recorder while the block runs."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(folder / LOCK))
+            stack.enter_context(hold_lock(folder / LOCK))
             write_notes(folder, notes)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # nothing was recorded yet
@@ -113,7 +113,7 @@ def new_work_folder(notes: Notes) -> Iterator[Path]:
 
 
 def notes_of(request: RecordRequest, recorder: str, facts: Mapping[str, str], **more: Any) -> Notes:
-    """Return what a work folder is to say of a recording that begins now."""
+    """Return the notes of a recording that starts now."""
     return Notes(
         command=tuple(masked_command(request.command)),
         output=str(request.output.absolute()),
@@ -130,15 +130,15 @@ def notes_of(request: RecordRequest, recorder: str, facts: Mapping[str, str], **
 
 
 def write_notes(folder: Path, notes: Notes, **changed: Any) -> Notes:
-    """Write the notes of a work folder, with what has changed; return them.
+    """Write the notes of a work folder, with the fields in ``changed``; return them.
 
-    On a disk that is full they stay as they were: the recording can do without.
+    On a full disk the file stays unchanged, because the recording does not depend on it.
     """
     notes = replace(notes, **changed)
-    beside = folder / f"{NOTES}.part"
+    temporary = folder / f"{NOTES}.part"
     with suppress(OSError):
-        beside.write_text(json.dumps({"traceprof": __version__, **asdict(notes)}))
-        beside.replace(folder / NOTES)
+        temporary.write_text(json.dumps({"traceprof": __version__, **asdict(notes)}))
+        temporary.replace(folder / NOTES)
     return notes
 
 
@@ -146,7 +146,7 @@ def read_notes(folder: Path) -> Notes:
     """Return the notes of a work folder.
 
     Raises:
-        TraceError: it is none, or its notes are damaged.
+        TraceError: ``folder`` is not a work folder, or its notes are damaged.
     """
     path = folder / NOTES
     try:
@@ -164,17 +164,19 @@ def read_notes(folder: Path) -> Notes:
 
 
 def has_captured(folder: Path) -> bool:
-    """Return whether there is anything in a work folder that a trace could be made of."""
-    return any(path.stat().st_size for one in _CAPTURED for path in folder.glob(one))
+    """Return whether a work folder contains data for a trace."""
+    return any(
+        path.stat().st_size for pattern in _CAPTURED_PATTERNS for path in folder.glob(pattern)
+    )
 
 
 def work_folders() -> list[Path]:
-    """Return the work folders of this user that recordings have left, the oldest first."""
+    """Return this user's work folders without an active recorder, oldest first."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             notes = path / NOTES
-            is_own = is_work_folder(path) and notes.stat().st_uid == os.geteuid()
-            if is_own and not is_held(path / LOCK):  # by its recorder, or who recovers it
+            is_of_user = is_work_folder(path) and notes.stat().st_uid == os.geteuid()
+            if is_of_user and not is_locked(path / LOCK):  # by its recorder or by recover
                 found.append((notes.stat().st_mtime, path))
     return [path for _, path in sorted(found)]

@@ -141,12 +141,12 @@ def test_graphs_that_exhaust_cupti_lose_times_and_that_is_said(program):
     left = program(code, STANDIN_ZERO_FROM="1500")
     assert len(left.tables["kernels"]) == 1500
     assert left.one.n_lost == 500
-    assert left.one.n_of_graphs == 2000
+    assert left.one.n_graph_kernels == 2000
 
 
 def test_more_kernels_of_graphs_than_cupti_survives_are_warned_of(program):
     one = program("start(); launch(1); finish(); recorder.traceprof_stop()").one
-    one.n_of_graphs = 26_000_000
+    one.n_graph_kernels = 26_000_000
     assert "above 25 million" in one.losses()[0]
 
 

@@ -1,1 +1,1 @@
-"""What CUPTI itself records of a process: a library in C that is loaded into it, and its files."""
+"""Record GPU activity with CUPTI: a C library loaded into the program, and its files."""

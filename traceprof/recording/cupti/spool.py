@@ -1,4 +1,4 @@
-"""The files that the library in C leaves, one a process: chunks with headers, see ``spool.c``."""
+"""Read the files of the C library, one per process: chunks with headers (see ``spool.c``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from traceprof.recording.identities import left_in, numbers_in
+from traceprof.recording.identities import files_by_process, numbers_in
 
 LIBRARY: Final = Path(__file__).with_name("recorder.library")
-"""What `scripts/build_hook.py` compiles of the C in this folder."""
+"""The library that `scripts/build_hook.py` compiles from the C sources in this folder."""
 
 FILES: Final = "cupti.*.spool"
 _HEADER: Final = struct.Struct("<IHHIIQQQQQII")
@@ -22,16 +22,16 @@ _MAGIC: Final = 0x55435054
 _STEPS, _NAMES, _RECORDS, _CLOCKS, _NOTE, _DEVICES, _END = range(1, 8)
 _DEVICE: Final = struct.Struct("<6IQ16s96s")
 _NAME: Final = struct.Struct("<QI")
-_MOST_BODY_BYTES: Final = 1 << 32
-_FEW_OF_GRAPHS: Final = 25_000_000
-_A_WHILE_NS: Final = 1_000_000_000
-_NEVER_NS: Final = 1 << 62
-_STEADY_NS: Final = 1_000_000
-_ASK_MORE: Final = "use --cupti-arg=memory=1024 to give CUPTI more buffers (MB)"
+_MAX_BODY_BYTES: Final = 1 << 32
+_MAX_SAFE_GRAPH_KERNELS: Final = 25_000_000
+_MAX_CLOCK_JUMP_NS: Final = 1_000_000_000
+_MAX_TIME_NS: Final = 1 << 62
+_MAX_OFFSET_CHANGE_NS: Final = 1_000_000
+_MEMORY_ADVICE: Final = "use --cupti-arg=memory=1024 to give CUPTI more buffers (MB)"
 
 
 class _Chunk(NamedTuple):
-    """The header of a chunk, and where its body begins in the file."""
+    """The header of a chunk, and the offset of its body in the file (``at``)."""
 
     kind: int
     version: int
@@ -40,12 +40,12 @@ class _Chunk(NamedTuple):
     first_ns: int
     last_ns: int
     n_lost: int
-    n_of_graphs: int
+    n_graph_kernels: int
     at: int
 
 
 class Clocks(NamedTuple):
-    """What clocks showed at one moment, in ns: CUPTI's, the wall clock, the monotonic one."""
+    """One moment on three clocks in ns: CUPTI's, the wall clock, and the monotonic clock."""
 
     cupti_ns: int
     wall_ns: int
@@ -53,7 +53,7 @@ class Clocks(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """A device as a process numbers it."""
+    """A device, with its number in the process."""
 
     device: int
     compute_capability: int
@@ -66,14 +66,14 @@ class DeviceFacts(NamedTuple):
 
 @dataclass(slots=True)
 class DeviceActivity:
-    """What CUPTI recorded of one process; the records stay in their file.
+    """A summary of the CUPTI records of one process. The records stay in their file.
 
-    Times are ns since 1970, None where there is nothing. ``steps`` is how many bytes the
-    records of each kind are apart. ``n_dropped`` are records that CUPTI had no room for, ``n_lost``
-    those of kernels and copies without times, ``unwritten_bytes`` what was not kept in the file,
-    and ``is_cut`` that the process did not come to its end: it was killed, or still runs
-    (``is_running``). ``program`` counts the programs that one process was, from 0: each numbers
-    its calls anew.
+    Times are ns since 1970, None without records. ``steps`` is the size in bytes of each kind of
+    record. ``n_dropped`` is the number of records that CUPTI dropped for lack of memory. ``n_lost``
+    is the number of kernels and copies without times. ``n_graph_kernels`` is the number of kernels
+    of CUDA graphs. ``unwritten_bytes`` did not fit into the file. ``is_cut``: the process did not
+    end normally; it was killed, or still runs (``is_running``). ``program`` counts the programs
+    that the process executed (exec), from 0: each restarts the correlation ids.
     """
 
     pid: int
@@ -84,7 +84,7 @@ class DeviceActivity:
     record_bytes: int = 0
     n_dropped: int = 0
     n_lost: int = 0
-    n_of_graphs: int = 0
+    n_graph_kernels: int = 0
     unwritten_bytes: int = 0
     is_cut: bool = True
     is_running: bool = False
@@ -96,27 +96,27 @@ class DeviceActivity:
 
     @property
     def calls(self) -> str:
-        """Which calls were recorded: chosen, runtime, all, none."""
+        """Which API calls were recorded: chosen, runtime, all, or none."""
         return self.notes.get("calls", "none").partition(" ")[0]
 
     def losses(self) -> list[str]:
-        """Return, in a sentence each, what the device did and the trace does not have."""
+        """Return one sentence for each kind of GPU activity that the trace lacks."""
         of = f"of process {self.pid}"
         found = []
         if self.n_dropped:
             what = f"CUPTI dropped {self.n_dropped} records {of}, which are not in the trace"
-            found.append(f"{what}; {_ASK_MORE}")
+            found.append(f"{what}; {_MEMORY_ADVICE}")
         if self.n_lost:
             what = f"traceprof ignored {self.n_lost} kernels and copies {of} without times"
             found.append(f"{what} (still running at the end, or lost by CUPTI)")
-        if self.n_of_graphs > _FEW_OF_GRAPHS:
+        if self.n_graph_kernels > _MAX_SAFE_GRAPH_KERNELS:
             found.append(
-                f"{self.n_of_graphs} CUDA graph kernels {of} were recorded, but CUPTI may lose "
+                f"{self.n_graph_kernels} CUDA graph kernels {of} were recorded, but CUPTI may lose "
                 "times above 25 million; use --cupti-arg=graphs=whole to record fewer"
             )
         if self.unwritten_bytes:
             what = f"{self.unwritten_bytes} bytes of records {of} were not kept"
-            found.append(f"{what} (full disk, --max-size, or too few buffers); {_ASK_MORE}")
+            found.append(f"{what} (full disk, --max-size, or too few buffers); {_MEMORY_ADVICE}")
         if self._has_odd_times():
             found.append(f"CUPTI {self.version} reported times {of} that are outside the recording")
         if self.is_cut and not self.is_running:
@@ -124,61 +124,68 @@ class DeviceActivity:
                 f"the last second of GPU activity {of} may be lost because it was killed or "
                 "skipped its exit handlers (_exit)"
             )
-        if self._was_set():
+        if self._has_clock_jump():
             found.append(f"times jump because the clock changed while process {self.pid} ran")
         return found
 
     def _has_odd_times(self) -> bool:
-        """Return whether records are of another shape than is known: their times tell."""
+        """Return whether times are outside the recording: then the record layout is unknown."""
         if not self.clocks or self.first_ns is None or self.last_ns is None:
             return False
         first, last = self.clocks[0].wall_ns, self.clocks[-1].wall_ns
-        slack_ns = 60 * _A_WHILE_NS  # a process that was killed has no clocks of its end
+        slack_ns = 60 * _MAX_CLOCK_JUMP_NS  # a killed process has no clock reading at its end
         return self.first_ns < first - slack_ns or self.last_ns > last + slack_ns
 
-    def _was_set(self) -> bool:
-        since = [one.wall_ns - one.monotonic_ns for one in self.clocks]
-        return any(abs(b - a) > _A_WHILE_NS for a, b in pairwise(since))
+    def _has_clock_jump(self) -> bool:
+        """Return whether the wall clock jumped by more than 1 s during the recording."""
+        offsets_ns = [clock.wall_ns - clock.monotonic_ns for clock in self.clocks]
+        return any(abs(b - a) > _MAX_CLOCK_JUMP_NS for a, b in pairwise(offsets_ns))
 
 
 def read_activities(folder: Path) -> list[DeviceActivity]:
-    """Return what each process has left, by pid; those that only say why they have nothing, too.
+    """Return the file summary of each process, sorted by pid.
 
-    A process that replaced its program (exec) has a file for each.
+    Files without records are included: they contain the reason. A process that replaced its program
+    (exec) has one file per program.
     """
     numbers = numbers_in(folder)
-    found = sorted((numbers.of(identity), path) for identity, path in left_in(folder, FILES))
+    found = sorted(
+        (numbers.of(identity), path) for identity, path in files_by_process(folder, FILES)
+    )
     activities = [survey(pid, path) for pid, path in found]
-    for before, one in pairwise(activities):
-        one.program = before.program + 1 if before.pid == one.pid else 0
+    for previous, activity in pairwise(activities):
+        activity.program = previous.program + 1 if previous.pid == activity.pid else 0
     return activities
 
 
 def survey(pid: int, path: Path) -> DeviceActivity:
-    """Go from header to header, without looking at the records."""
-    found = DeviceActivity(pid, path)
+    """Summarize a file from its chunk headers, without reading the records."""
+    activity = DeviceActivity(pid, path)
     with path.open("rb") as file:
         for chunk in _chunks(file):
-            found.version = chunk.version
-            found.n_dropped += chunk.n_dropped
+            activity.version = chunk.version
+            activity.n_dropped += chunk.n_dropped
             if chunk.kind == _RECORDS:
-                _widen(found, chunk)
+                _add_buffer(activity, chunk)
             elif chunk.kind != _NAMES:
-                _tell(found, chunk.kind, _body(file, chunk))
-    if found.clocks and found.first_ns is not None and found.last_ns is not None:
-        offset_ns = found.clocks[0].wall_ns - found.clocks[0].cupti_ns
-        found.first_ns, found.last_ns = found.first_ns + offset_ns, found.last_ns + offset_ns
-    return found
+                _parse_chunk(activity, chunk.kind, _body(file, chunk))
+    if activity.clocks and activity.first_ns is not None and activity.last_ns is not None:
+        offset_ns = activity.clocks[0].wall_ns - activity.clocks[0].cupti_ns
+        activity.first_ns, activity.last_ns = (
+            activity.first_ns + offset_ns,
+            activity.last_ns + offset_ns,
+        )
+    return activity
 
 
-def _tell(found: DeviceActivity, kind: int, body: bytes) -> None:
-    """Take what a chunk tells that has no records; what is damaged tells nothing."""
+def _parse_chunk(activity: DeviceActivity, kind: int, body: bytes) -> None:
+    """Add a chunk without records to ``activity``; ignore a damaged one."""
     with suppress(struct.error):
-        _TOLD[kind](found, body)
+        _PARSERS[kind](activity, body)
 
 
 def buffers(activity: DeviceActivity) -> Iterator[tuple[bytes, Mapping[int, str]]]:
-    """Yield each buffer, and what pointers to names mean in it: later they may mean others."""
+    """Yield each buffer with its kernel names (pointer → name). A pointer may be reused later."""
     names: dict[int, str] = {}
     with activity.path.open("rb") as file:
         for chunk in _chunks(file):
@@ -189,15 +196,14 @@ def buffers(activity: DeviceActivity) -> Iterator[tuple[bytes, Mapping[int, str]
 
 
 def _chunks(file: BinaryIO) -> Iterator[_Chunk]:
-    """Yield the chunks that are whole: a file may end anywhere."""
+    """Yield the complete chunks of a file. The file may end anywhere."""
     end, at = os.fstat(file.fileno()).st_size, 0
     while at + _HEADER.size <= end:
         file.seek(at)
-        header = _HEADER.unpack(file.read(_HEADER.size))
-        magic, kind, size, version, _, n_bytes, _, *facts = header
+        magic, kind, size, version, _, n_bytes, _, *facts = _HEADER.unpack(file.read(_HEADER.size))
         begin = at + size
         is_known = magic == _MAGIC and _STEPS <= kind <= _END and size >= _HEADER.size
-        if not is_known or n_bytes > _MOST_BODY_BYTES or begin + n_bytes > end:
+        if not is_known or n_bytes > _MAX_BODY_BYTES or begin + n_bytes > end:
             return
         yield _Chunk._make((kind, version, n_bytes, *facts, begin))
         at = begin + n_bytes + (-n_bytes & 7)
@@ -208,16 +214,18 @@ def _body(file: BinaryIO, chunk: _Chunk) -> bytes:
     return file.read(chunk.n_bytes)
 
 
-def _widen(found: DeviceActivity, chunk: _Chunk) -> None:
-    found.record_bytes += chunk.n_bytes
-    found.n_lost += chunk.n_lost
-    found.n_of_graphs += chunk.n_of_graphs
-    if 0 < chunk.first_ns <= chunk.last_ns < _NEVER_NS:
-        found.first_ns = min(chunk.first_ns, found.first_ns or chunk.first_ns)
-        found.last_ns = max(chunk.last_ns, found.last_ns or 0)
+def _add_buffer(activity: DeviceActivity, chunk: _Chunk) -> None:
+    """Add size, losses, and time range of a buffer of records to ``activity``."""
+    activity.record_bytes += chunk.n_bytes
+    activity.n_lost += chunk.n_lost
+    activity.n_graph_kernels += chunk.n_graph_kernels
+    if 0 < chunk.first_ns <= chunk.last_ns < _MAX_TIME_NS:
+        activity.first_ns = min(chunk.first_ns, activity.first_ns or chunk.first_ns)
+        activity.last_ns = max(chunk.last_ns, activity.last_ns or 0)
 
 
 def _names_in(body: bytes) -> dict[int, str]:
+    """Return pointer → kernel name of a chunk of names."""
     names, at = {}, 0
     while at + _NAME.size <= len(body):
         pointer, length = _NAME.unpack_from(body, at)
@@ -226,51 +234,57 @@ def _names_in(body: bytes) -> dict[int, str]:
     return names
 
 
-def _tell_steps(found: DeviceActivity, body: bytes) -> None:
-    told = struct.iter_unpack("<II", body[: len(body) // 8 * 8])
-    found.steps |= {kind: step for kind, step in told if step and step % 8 == 0}
+def _parse_steps(activity: DeviceActivity, body: bytes) -> None:
+    pairs = struct.iter_unpack("<II", body[: len(body) // 8 * 8])
+    activity.steps |= {kind: step for kind, step in pairs if step and step % 8 == 0}
 
 
-def _tell_clocks(found: DeviceActivity, body: bytes) -> None:
+def _parse_clocks(activity: DeviceActivity, body: bytes) -> None:
     clocks = Clocks(*struct.unpack_from("<3Q", body))
-    if max(clocks) < _NEVER_NS:
-        found.clocks.append(clocks)
-    if len(found.clocks) > 2 and _is_as_before(found.clocks):
-        del found.clocks[-2]  # one a second: those between two that agree tell nothing
+    if max(clocks) < _MAX_TIME_NS:
+        activity.clocks.append(clocks)
+    if len(activity.clocks) > 2 and _have_same_offsets(activity.clocks):
+        del activity.clocks[-2]  # drop a reading (one per second) between two that agree with it
 
 
-def _is_as_before(clocks: list[Clocks]) -> bool:
-    offsets = [(one.wall_ns - one.cupti_ns, one.wall_ns - one.monotonic_ns) for one in clocks[-3:]]
-    return all(max(column) - min(column) < _STEADY_NS for column in zip(*offsets, strict=True))
+def _have_same_offsets(clocks: list[Clocks]) -> bool:
+    """Return whether the last three clock readings have the same offsets, within 1 ms."""
+    offsets = [
+        (clock.wall_ns - clock.cupti_ns, clock.wall_ns - clock.monotonic_ns)
+        for clock in clocks[-3:]
+    ]
+    return all(
+        max(column) - min(column) < _MAX_OFFSET_CHANGE_NS for column in zip(*offsets, strict=True)
+    )
 
 
-def _tell_notes(found: DeviceActivity, body: bytes) -> None:
+def _parse_notes(activity: DeviceActivity, body: bytes) -> None:
     lines = body.decode("utf-8", "replace").splitlines()
-    found.notes |= {name: value for name, _, value in (line.partition("=") for line in lines)}
+    activity.notes |= {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def _tell_devices(found: DeviceActivity, body: bytes) -> None:
-    found.devices = []
+def _parse_devices(activity: DeviceActivity, body: bytes) -> None:
+    activity.devices = []
     for number, capability, count, khz, bits, _, size, uuid, name in _DEVICE.iter_unpack(body):
-        plain = uuid.hex()
-        parts = (plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:])
-        called = name.split(b"\0")[0].decode("utf-8", "replace")
-        rate = 2 * khz * 1000 * bits // 8  # both edges of the clock, as nsys tells it
-        found.devices.append(
-            DeviceFacts(number, capability, count, size, rate, f"GPU-{'-'.join(parts)}", called)
+        digits = uuid.hex()
+        parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+        text = name.split(b"\0")[0].decode("utf-8", "replace")
+        rate = 2 * khz * 1000 * bits // 8  # both edges of the clock, like nsys
+        activity.devices.append(
+            DeviceFacts(number, capability, count, size, rate, f"GPU-{'-'.join(parts)}", text)
         )
 
 
-def _tell_end(found: DeviceActivity, body: bytes) -> None:
-    found.is_cut = False
-    _, _, thrown, unwritten = struct.unpack_from("<4Q", body)
-    found.unwritten_bytes = thrown + unwritten
+def _parse_end(activity: DeviceActivity, body: bytes) -> None:
+    activity.is_cut = False
+    _, _, discarded, unwritten = struct.unpack_from("<4Q", body)
+    activity.unwritten_bytes = discarded + unwritten
 
 
-_TOLD: Final = {
-    _STEPS: _tell_steps,
-    _CLOCKS: _tell_clocks,
-    _NOTE: _tell_notes,
-    _DEVICES: _tell_devices,
-    _END: _tell_end,
+_PARSERS: Final = {
+    _STEPS: _parse_steps,
+    _CLOCKS: _parse_clocks,
+    _NOTE: _parse_notes,
+    _DEVICES: _parse_devices,
+    _END: _parse_end,
 }

@@ -1,7 +1,7 @@
-"""Recorders: each runs a program under one profiler.
+"""The recorders: each runs a program under one profiler.
 
-To add one: a module with ``RECORDER`` (see `traceprof.recording.request.Recorder`), and its name
-in ``RECORDERS``.
+To add a recorder, add a module with ``RECORDER`` (see `traceprof.recording.request.Recorder`) and
+its entry in ``RECORDERS``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def choose_recorder(name: str) -> Recorder:
 
     Raises:
         UsageError: there is no recorder of that name.
-        RecordingError: it cannot be used here.
+        RecordingError: the recorder cannot be used on this machine.
     """
     recorder = recorder_named(name)
     reason = recorder.missing()
@@ -37,10 +37,10 @@ def choose_recorder(name: str) -> Recorder:
 
 
 def recorder_named(name: str) -> Recorder:
-    """Return the recorder called ``name``, whether it can be used here or not.
+    """Return the recorder called ``name``, even if it cannot be used on this machine.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no recorder of that name.
     """
     for recorder in RECORDERS:
         if recorder.name == name:

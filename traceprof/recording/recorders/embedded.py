@@ -1,4 +1,4 @@
-"""The embedded recorder: torch's own profiler in windows, ranges for the whole run."""
+"""The embedded recorder: windows of torch.profiler, and ranges for the whole run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _WINDOWS: Final = "5,10,200"  # skip 5 steps, then 10 of every 200
 
 
 def environment_for(request: RecordRequest, folder: Path, windows: str) -> dict[str, str]:
-    """Return the environment of a program with ``windows``, unless steps are asked for."""
+    """Return the environment of the program, with profiler windows.
+
+    ``windows`` is "skip,active,every" in steps. The requested steps replace it if there are any.
+    """
     if request.bounds.steps is not None:
         first, last = request.bounds.steps
         windows = f"{first},{last - first + 1},0"
@@ -20,7 +23,7 @@ def environment_for(request: RecordRequest, folder: Path, windows: str) -> dict[
 
 
 def _run(request: RecordRequest, folder: Path) -> RunRecorded:
-    """Run the program; its events are in the spool and in the windows, and nowhere else."""
+    """Run the program. All its events are in the spool and in the windows."""
     environment = environment_for(request, folder, _WINDOWS)
     program = Program(grace_s=request.grace_s, say=request.say)
     code = run_recorded(request.command, environment, program=program)
@@ -28,4 +31,4 @@ def _run(request: RecordRequest, folder: Path) -> RunRecorded:
 
 
 RECORDER: Final = Recorder("torch", _run)
-"""Needs no profiler: works wherever the program's own torch does."""
+"""Needs no profiler program: it works wherever the program's torch works."""

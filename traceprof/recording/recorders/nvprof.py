@@ -1,4 +1,4 @@
-"""Recording under nvprof, for GPUs that are too old for nsys."""
+"""Record with nvprof, for GPUs that nsys no longer supports."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from traceprof.secrets import masked_command
 _NAME: Final = "nvprof"
 _FIRST_UNSUPPORTED: Final = 8.0  # compute capability
 _LOG: Final = "nvprof.log"
-_INSTEAD: Final = "use --with nsys or --with torch"
+_ALTERNATIVES: Final = "use --with nsys or --with torch"
 # nvprof changes the exit code of the program: 3 becomes 9, SIGKILL 15.
 _KEEP_EXIT_CODE: Final = 'code_file=$1; shift; "$@"; code=$?; echo $code > "$code_file"; exit $code'
 
 
 def _missing() -> str | None:
     if shutil.which("nvprof") is None:
-        return f"nvprof is not on PATH; {_INSTEAD}"
+        return f"nvprof is not on PATH; {_ALTERNATIVES}"
     return why_unsupported(gpu_facts(), is_there=has_gpu())
 
 
@@ -49,15 +49,20 @@ def _run(request: RecordRequest, folder: Path) -> RunRecorded:
     ]
     request.detail(shlex.join(masked_command(command)))
     environment = child_environment(folder, request)
-    watch = Watchdog(folder, request.say)
-    code = run_recorded(command, environment, watch, is_profiler=True, program=program)
+    code = run_recorded(
+        command,
+        environment,
+        Watchdog(folder, request.say),
+        is_profiler=True,
+        program=program,
+    )
     if exit_code.exists():
         code = int(exit_code.read_text() or code)
     return RunRecorded(code, left=program.left)
 
 
 def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-    """Return ``run`` with what nvprof recorded of each process."""
+    """Return ``run`` with the profile of each process."""
     profiles, notes = [], []
     for path in sorted(folder.glob("nvprof.*.nvvp")):
         try:
@@ -70,14 +75,14 @@ def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
 
 
 def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:
-    """Return why nvprof cannot record the GPUs that ``facts`` tells of, None if it can."""
+    """Return why nvprof cannot record the GPUs in ``facts``, None if it can."""
     if not is_there:
-        return f"this machine has no GPU, and nvprof records only GPUs; {_INSTEAD}"
+        return f"this machine has no GPU, and nvprof records only GPUs; {_ALTERNATIVES}"
     for name, value in facts.items():
         if name.endswith(".compute_capability") and float(value) >= _FIRST_UNSUPPORTED:
-            return f"nvprof cannot record GPUs with compute capability {value}; {_INSTEAD}"
+            return f"nvprof cannot record GPUs with compute capability {value}; {_ALTERNATIVES}"
     return None
 
 
 RECORDER: Final = Recorder(_NAME, _run, _missing, _collect)
-"""One nvprof around the whole tree of processes; it leaves a file per process."""
+"""One nvprof runs the whole process tree and writes one file per process."""

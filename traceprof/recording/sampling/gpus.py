@@ -1,12 +1,12 @@
-"""Counters of the GPUs, from NVML; over PCI Express its byte counters, else short measurements.
+"""Read GPU counters from NVML, with PCIe traffic from byte counters or short measurements.
 
-Names say the unit. ``…_bytes_sent`` and ``…_bytes_received`` are cumulative, seen from the GPU;
-``…_bytes_per_s`` is an average over the 20 ms after the sample. What a GPU or its driver does not
-support is left out. The meaning and unit of each field is that of nvml.h.
+Metric names contain the unit. ``…_bytes_sent`` and ``…_bytes_received`` are cumulative, from the
+viewpoint of the GPU. ``…_bytes_per_s`` is an average over the 20 ms after the sample. Metrics that
+a GPU or its driver does not support are omitted. The meaning and unit of each field is that of
+nvml.h.
 
-The counters of PCI Express are of 32 bits, that is, of 4.3 GB. A link that could carry as much
-between two polls has moved an unknown multiple of it more: then the counter is not known (NaN) for
-that time.
+The PCIe counters have 32 bits, that is, 4.3 GB. If a link could carry 4.3 GB between two polls, the
+number of wraparounds is unknown: the counter is then NaN for that time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from traceprof.recording.machine import open_nvml
 from traceprof.recording.sampling.host import Reading, Reads
 
 _SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
-_WAYS: Final = ("sent", "received")
+_DIRECTIONS: Final = ("sent", "received")
 _PERIOD_S: Final = 0.2
-_POLLS: Final = 4  # per period, at counters that wrap
-_BITS: Final = {1: ("uiVal", 32), 2: ("ulVal", 64), 3: ("ullVal", 64)}  # nvmlValueType_t
-_MEASURING_SHARE: Final = 0.2  # of the sampler's time, at most
+_POLLS_PER_SAMPLE: Final = 4  # for counters that wrap around
+_VALUE_TYPES: Final = {1: ("uiVal", 32), 2: ("ulVal", 64), 3: ("ullVal", 64)}  # nvmlValueType_t
+_MAX_MEASURING_RATIO: Final = 0.2  # of the time of the sampler
 _MEASURING_S: Final = 0.021
 _KB: Final = 1000
 
@@ -38,8 +38,8 @@ _COUNTER_PERIOD_S: Final = 0.2
 _STATE_PERIOD_S: Final = 1.0
 _MILLI: Final = 1e-3
 _KIB: Final = 1024
-# Field ids of nvml.h: cumulative payload in KiB. The scope is the number of a link, and the
-# largest number all links together; left out it is 0, the first link.
+# Field ids of nvml.h: cumulative payload in KiB. The scope is the number of a link. The largest
+# number means all links together, and the default 0 is the first link.
 _NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
 _ALL_LINKS: Final = 0xFFFFFFFF
 _BY_POWER: Final = 0x04 | 0x80  # nvmlClocksEventReasonSwPowerCap, HwPowerBrakeSlowdown
@@ -49,21 +49,28 @@ ReadOfGpu = Callable[[Any, Any], Metrics]
 
 
 def pcie_reads(nvml: Any, handles: Sequence[Any]) -> Reads:
-    """Return (period in seconds, read) for each GPU that tells what it moves."""
+    """Return (period in seconds, read) for the PCIe traffic of each GPU."""
     gpus = [
         PcieCounters(nvml, handle, f"gpu:{number}", _wrap_time_s(nvml, handle))
         for number, handle in enumerate(handles)
     ]
     measured = [gpu for gpu in gpus if not gpu.is_usable()]
-    period_s = max(1.0, 2 * len(measured) * _MEASURING_S / _MEASURING_SHARE)
+    period_s = max(1.0, 2 * len(measured) * _MEASURING_S / _MAX_MEASURING_RATIO)
     return [
-        *((_PERIOD_S / _POLLS, gpu.read) for gpu in gpus if gpu not in measured),
-        *((period_s, partial(_measure, gpu, way)) for gpu in measured for way in _WAYS),
+        *((_PERIOD_S / _POLLS_PER_SAMPLE, gpu.read) for gpu in gpus if gpu not in measured),
+        *(
+            (period_s, partial(_measure, gpu, direction))
+            for gpu in measured
+            for direction in _DIRECTIONS
+        ),
     ]
 
 
 def _wrap_time_s(nvml: Any, handle: Any) -> float:
-    """Return the time in which the link, at its peak, moves what 32 bits can count."""
+    """Return the time in seconds in which the link, at its peak, transfers 2**32 bytes.
+
+    Returns 0 where the link is unknown.
+    """
     try:
         generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
         lanes = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
@@ -74,9 +81,9 @@ def _wrap_time_s(nvml: Any, handle: Any) -> float:
 
 @dataclass(slots=True)
 class PcieCounters:
-    """The two counters of one GPU, made cumulative over their wrapping.
+    """The two PCIe counters of one GPU, made cumulative across wraparounds.
 
-    ``wrap_time_s`` is how long a counter of 32 bits certainly lasts.
+    ``wrap_time_s`` is the shortest time between two wraparounds of a 32-bit counter.
     """
 
     nvml: Any
@@ -91,13 +98,13 @@ class PcieCounters:
     _n_polls: int = 0
 
     def is_usable(self) -> bool:
-        """Return whether the driver has them, and polling often enough is possible."""
+        """Return whether the driver has the counters and polls are frequent enough for them."""
         polled = self._poll()
-        is_often_enough = self.wrap_time_s > _PERIOD_S / _POLLS
+        is_often_enough = self.wrap_time_s > _PERIOD_S / _POLLS_PER_SAMPLE
         return polled is not None and (polled[1] == 64 or is_often_enough)
 
     def read(self) -> Reading:
-        """Poll the counters; yield them every so often."""
+        """Poll the counters, and yield them at every `_POLLS_PER_SAMPLE`-th poll."""
         polled, now_s = self._poll(), self.clock()
         if polled is None:
             self._is_known, self._last = False, []
@@ -111,31 +118,38 @@ class PcieCounters:
                 for total, value, last in zip(self._totals, values, self._last, strict=True)
             ]
         self._last, self._last_s = values, now_s
-        if self._n_polls % _POLLS == 0:
-            for way, total in zip(_WAYS, self._totals, strict=True):
-                yield self.source, f"pcie_bytes_{way}", float(total) if self._is_known else math.nan
+        if self._n_polls % _POLLS_PER_SAMPLE == 0:
+            for direction, total in zip(_DIRECTIONS, self._totals, strict=True):
+                yield (
+                    self.source,
+                    f"pcie_bytes_{direction}",
+                    float(total) if self._is_known else math.nan,
+                )
             self._is_known = True
         self._n_polls += 1
 
     def _poll(self) -> tuple[list[int], int] | None:
-        """Return the counters as they are, and their number of bits."""
+        """Return the values of the counters and their number of bits, None if unavailable."""
         try:
             fields = self.nvml.nvmlDeviceGetFieldValues(self.handle, [_SENT, _RECEIVED])
         except self.nvml.NVMLError:
             return None
         values, bits = [], 64
-        for one in fields:
-            if one.nvmlReturn != self.nvml.NVML_SUCCESS or one.valueType not in _BITS:
+        for field_value in fields:
+            if (
+                field_value.nvmlReturn != self.nvml.NVML_SUCCESS
+                or field_value.valueType not in _VALUE_TYPES
+            ):
                 return None
-            member, bits = _BITS[one.valueType]
-            values.append(int(getattr(one.value, member)))
+            member, bits = _VALUE_TYPES[field_value.valueType]
+            values.append(int(getattr(field_value.value, member)))
         return values, bits
 
 
 def _measure(gpu: PcieCounters, direction: str) -> Reading:
-    """Measure for 20 ms, and yield the average of that time.
+    """Measure the PCIe traffic in one direction for 20 ms, and yield its rate.
 
-    NVML says KB and means 1000 or 1024 bytes; here 1000.
+    NVML reports KB, which may mean 1000 or 1024 bytes; 1000 is assumed.
     """
     nvml = gpu.nvml
     counter = nvml.NVML_PCIE_UTIL_TX_BYTES if direction == "sent" else nvml.NVML_PCIE_UTIL_RX_BYTES
@@ -145,12 +159,14 @@ def _measure(gpu: PcieCounters, direction: str) -> Reading:
 
 
 def open_gpus() -> Reads:
-    """Return (period in seconds, read) of everything; nothing without a GPU or nvidia-ml-py."""
+    """Return (period in seconds, read) of all GPU metrics; [] without GPU or nvidia-ml-py."""
     nvml, handles = open_nvml()
     if not handles:
         return []
-    reads = [(period_s, partial(_read_all, nvml, handles, metrics)) for period_s, metrics in _READS]
-    return [*reads, *pcie_reads(nvml, handles)]
+    return [
+        *((period_s, partial(_read_all, nvml, handles, metrics)) for period_s, metrics in _READS),
+        *pcie_reads(nvml, handles),
+    ]
 
 
 def _read_all(nvml: Any, handles: Sequence[Any], reads: Sequence[ReadOfGpu]) -> Reading:
@@ -170,17 +186,17 @@ def _nvlink(nvml: Any, gpu: Any) -> Metrics:
     wanted = [(_NVLINK_SENT, _ALL_LINKS), (_NVLINK_RECEIVED, _ALL_LINKS)]
     found = nvml.nvmlDeviceGetFieldValues(gpu, wanted)
     return {
-        metric: one.value.ullVal * _KIB
-        for metric, one in zip(("nvlink_bytes_sent", "nvlink_bytes_received"), found, strict=True)
-        if one.nvmlReturn == nvml.NVML_SUCCESS
+        metric: value.value.ullVal * _KIB
+        for metric, value in zip(("nvlink_bytes_sent", "nvlink_bytes_received"), found, strict=True)
+        if value.nvmlReturn == nvml.NVML_SUCCESS
     }
 
 
 def _throttling(nvml: Any, gpu: Any) -> Metrics:
-    """Return 1 where power or heat holds the clocks down, else 0."""
+    """Return whether power or heat limits the clocks (1 or 0)."""
     try:
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
-    except nvml.NVMLError:  # drivers before 535 know the older name
+    except nvml.NVMLError:  # drivers before 535 have the older name
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
     by_power, by_heat = bool(reasons & _BY_POWER), bool(reasons & _BY_HEAT)
     return {"throttled_by_power": by_power, "throttled_by_heat": by_heat}
@@ -207,4 +223,4 @@ _READS: Final = (
     (_COUNTER_PERIOD_S, (_nvlink,)),
     (_STATE_PERIOD_S, _STATE),
 )
-"""How often what is read; what a GPU or its driver does not support is left out, each by itself."""
+"""(period in seconds, reads). Each read that a GPU or its driver does not support is omitted."""

@@ -1,9 +1,9 @@
-"""Counters of the host: network interfaces and RDMA ports, the recorded processes, their sockets.
+"""Read counters of the host: network interfaces, RDMA ports, recorded processes, and sockets.
 
-RDMA ports do not count at interfaces. Of TCP sockets the kernel's own counts are taken, per
-process: a byte that had to be sent again counts once, what the network carried is what its
-interfaces count. That needs neither root nor a tool: the kernel answers over a netlink socket
-(sock_diag(7)), and ``/proc/<pid>/fd`` says whose sockets are whose.
+Network interfaces do not count RDMA traffic. TCP traffic per process comes from the kernel's counts
+per socket: a retransmitted byte counts once there, while the interfaces count everything that the
+network carried. This requires neither root nor a tool: the kernel answers over a netlink socket
+(sock_diag(7)), and ``/proc/<pid>/fd`` lists the sockets of each process.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from traceprof.recording.spool import recorded_pids
 _NETWORK_PERIOD_S: Final = 0.1
 _INFINIBAND: Final = Path("/sys/class/infiniband")
 _RDMA_COUNTERS: Final = {"port_xmit_data": "bytes_sent", "port_rcv_data": "bytes_received"}
-_RDMA_UNIT_BYTES: Final = 4  # these counters are in words
+_RDMA_UNIT_BYTES: Final = 4  # these counters count 32-bit words
 
 Reading = Iterator[tuple[str, str, float]]
-"""(source, metric, value) of everything that one sampler sees now."""
+"""(source, metric, value) of all current values of one read."""
 Reads = list[tuple[float, Callable[[], Reading]]]
-"""What is called every so many seconds."""
+"""(period in seconds, function) pairs."""
 _PROCESS_PERIOD_S: Final = 0.5
 _PROFILERS: Final = ("nsys", "nvprof", "nsight")
 _SOCKET_PERIOD_S: Final = 1.0
@@ -38,14 +38,14 @@ _ALL_BUT_LISTENING: Final = 0xFFFFFFFF & ~(1 << 10)
 _DONE, _ERROR, _INFO = 3, 2, 2
 _MESSAGE_HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE_HEADER: Final = struct.Struct("=HH")
-_INODE_AT, _ATTRIBUTES_AT = 16 + 68, 16 + 72
-_ACKED_AT, _SENT_AT = 120, 200  # in struct tcp_info
+_INODE_OFFSET, _ATTRIBUTES_OFFSET = 16 + 68, 16 + 72
+_ACKED_OFFSET, _SENT_OFFSET = 120, 200  # in struct tcp_info
 Counts = dict[int, tuple[int, int]]
 """inode → (bytes sent, bytes received)."""
 
 
 def open_psutil(folder: Path) -> Reads:
-    """Return the reads of network and recorded processes; nothing where psutil is not installed."""
+    """Return the reads of network and recorded processes; [] if psutil is not installed."""
     if importlib.util.find_spec("psutil") is None:
         return []
     psutil = importlib.import_module("psutil")
@@ -58,14 +58,14 @@ def open_psutil(folder: Path) -> Reads:
         yield from read_rdma()
 
     def read_processes() -> Reading:
-        for pid in recorded_pids(folder) or _program(psutil):
+        for pid in recorded_pids(folder) or _program_pids(psutil):
             try:
                 process = known.get(pid) or known.setdefault(pid, psutil.Process(pid))
                 with process.oneshot():
                     times, memory = process.cpu_times(), process.memory_info()
             except psutil.Error:  # it has ended
                 continue
-            if not memory.rss:  # it has ended, and its parent has not looked yet
+            if not memory.rss:  # a zombie
                 continue
             yield f"process:{pid}", "cpu_seconds", times.user + times.system
             yield f"process:{pid}", "memory_bytes", float(memory.rss)
@@ -74,7 +74,7 @@ def open_psutil(folder: Path) -> Reads:
 
 
 def read_rdma(folder: Path = _INFINIBAND) -> Reading:
-    """Yield the data counters of every RDMA port below ``folder``."""
+    """Yield the data counters of every RDMA port in ``folder``."""
     for port in sorted(folder.glob("*/ports/*")):
         for counter, metric in _RDMA_COUNTERS.items():
             path = port / "counters" / counter
@@ -84,17 +84,17 @@ def read_rdma(folder: Path = _INFINIBAND) -> Reading:
                 yield source, metric, float(words * _RDMA_UNIT_BYTES)
 
 
-def _program(psutil: Any) -> list[int]:
-    """Return what this process has started: where no process has hooks, that is the program."""
+def _program_pids(psutil: Any) -> list[int]:
+    """Return the descendants of this process, which are the program if no process has hooks."""
     try:
         started = psutil.Process().children(recursive=True)
-        return [one.pid for one in started if not one.name().startswith(_PROFILERS)]
+        return [process.pid for process in started if not process.name().startswith(_PROFILERS)]
     except psutil.Error:  # one of them has ended
         return []
 
 
 def open_sockets(folder: Path) -> Reads:
-    """Return the read of sockets; nothing where the kernel does not tell."""
+    """Return the read of sockets; [] if the kernel does not report sockets."""
     try:
         _read_counts()
     except (OSError, AttributeError):
@@ -104,10 +104,10 @@ def open_sockets(folder: Path) -> Reads:
     def read() -> Reading:
         counts = _read_counts()
         for pid in recorded_pids(folder):
-            seen = totals.setdefault(pid, {})
-            seen |= {inode: counts[inode] for inode in _inodes(pid) if inode in counts}
-            if seen:  # sockets that were closed keep their last counts
-                sent, received = map(sum, zip(*seen.values(), strict=True))
+            counts_of_pid = totals.setdefault(pid, {})
+            counts_of_pid |= {inode: counts[inode] for inode in _inodes(pid) if inode in counts}
+            if counts_of_pid:  # closed sockets keep their last counts
+                sent, received = map(sum, zip(*counts_of_pid.values(), strict=True))
                 yield f"process:{pid}", "tcp_bytes_sent", float(sent)
                 yield f"process:{pid}", "tcp_bytes_received", float(received)
 
@@ -115,6 +115,7 @@ def open_sockets(folder: Path) -> Reads:
 
 
 def _inodes(pid: int) -> Iterator[int]:
+    """Yield the inodes of the sockets of a process."""
     try:
         entries = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -129,6 +130,7 @@ def _inodes(pid: int) -> Iterator[int]:
 
 
 def _read_counts() -> Counts:
+    """Return the byte counts of all TCP sockets that are not listening."""
     counts: Counts = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
@@ -158,19 +160,22 @@ def parse_sockets(answer: bytes, counts: Counts) -> bool:
         if kind == _ERROR or length < _MESSAGE_HEADER.size:
             raise OSError("the kernel does not report sockets")
         message = answer[position : position + length]
-        (inode,) = struct.unpack_from("=I", message, _INODE_AT)
+        (inode,) = struct.unpack_from("=I", message, _INODE_OFFSET)
         info = _attribute(message, _INFO)
-        if len(info) >= _ACKED_AT + 16:
-            acked, received = struct.unpack_from("=QQ", info, _ACKED_AT)
-            has_sent = len(info) >= _SENT_AT + 16
-            sent, again = struct.unpack_from("=QQ", info, _SENT_AT) if has_sent else (acked, 0)
-            counts[inode] = (sent - again, received)
+        if len(info) >= _ACKED_OFFSET + 16:
+            acked, received = struct.unpack_from("=QQ", info, _ACKED_OFFSET)
+            has_sent = len(info) >= _SENT_OFFSET + 16
+            sent, retransmitted = (
+                struct.unpack_from("=QQ", info, _SENT_OFFSET) if has_sent else (acked, 0)
+            )
+            counts[inode] = (sent - retransmitted, received)
         position += (length + 3) & ~3
     return True
 
 
 def _attribute(message: bytes, wanted: int) -> bytes:
-    position = _ATTRIBUTES_AT
+    """Return the content of a netlink attribute, b"" where the message does not have it."""
+    position = _ATTRIBUTES_OFFSET
     while position + _ATTRIBUTE_HEADER.size <= len(message):
         length, kind = _ATTRIBUTE_HEADER.unpack_from(message, position)
         if length < _ATTRIBUTE_HEADER.size:

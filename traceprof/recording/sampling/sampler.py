@@ -1,4 +1,4 @@
-"""The thread that takes samples at a steady pace."""
+"""The thread that takes samples at regular intervals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from traceprof.recording.sampling.host import Reading, open_psutil, open_sockets
 _FILE: Final = "samples.jsonl"
 _WRITE_PERIOD_S: Final = 1.0
 
-_MAX_SAMPLES: Final = 500_000  # some 60 MB, and hours at the usual pace
+_MAX_SAMPLES: Final = 500_000  # about 60 MB, several hours at the default rate
 Read = Callable[[], Reading]
 
 
 class Sample(NamedTuple):
-    """One value; ``time_ns`` counts from 1970, ``metric`` names the unit."""
+    """One value. ``time_ns`` is in ns since 1970; the name of ``metric`` contains the unit."""
 
     time_ns: int
     source: str
@@ -36,12 +36,11 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Sampler:
-    """Calls each of ``reads`` every so many seconds until it is stopped.
+    """Call each of ``reads`` (period in seconds, function) periodically until stopped.
 
-    A read that fails once is not called again; ``notes`` says which and why. At
-    ``max_samples`` every second sample of each series is dropped, and from then on. ``file`` gets
-    the samples every second and at the end, for the case that this process does not live to give
-    them.
+    A read that fails once is not called again; ``notes`` lists the failures. At ``max_samples``
+    every second sample of each series is dropped, and the series continue at half the rate.
+    ``file`` gets the samples every second and at the end, in case this process dies.
     """
 
     reads: Sequence[tuple[float, Read]]
@@ -72,7 +71,7 @@ class Sampler:
         self._write()
 
     def _write(self) -> None:
-        """Append what is new to the file; one that cannot be written is given up."""
+        """Append the new samples to the file. Stop using a file that is not writable."""
         if self.file is None:
             return
         new = self.samples[self._n_written :]
@@ -82,20 +81,24 @@ class Sampler:
                 with self.file.open("a") as file:
                     file.write(lines)
             else:
-                beside = self.file.with_suffix(".part")
-                beside.write_text(lines)
-                beside.replace(self.file)
+                temporary = self.file.with_suffix(".part")
+                temporary.write_text(lines)
+                temporary.replace(self.file)
         except OSError:
             self.file = None
         self._n_written += len(new)
 
     def stop(self) -> None:
-        """Have `run` return soon."""
+        """Make `run` return soon."""
         self._stop.set()
 
     def _take(
         self, now_s: float, due_s: float, period_s: float, read: Read
     ) -> tuple[float, float, Read]:
+        """Call a read if it is due; return (next due time in s, period, read).
+
+        The due time is negative for a read that failed and is not called again.
+        """
         if now_s < due_s:
             return due_s, period_s, read
         try:
@@ -108,6 +111,7 @@ class Sampler:
         return max(due_s + period_s, now_s), period_s, read
 
     def _keep(self, sample: Sample) -> None:
+        """Add a sample, unless thinning drops it."""
         series = (sample.source, sample.metric)
         if self._counts[series] % self._stride == 0 or _is_gap(sample):
             self.samples.append(sample)
@@ -116,26 +120,27 @@ class Sampler:
             self._thin_out()
 
     def _thin_out(self) -> None:
+        """Drop every second sample of each series; keep gaps."""
         self._stride *= 2
-        places: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         kept = []
         for sample in self.samples:
             series = (sample.source, sample.metric)
-            if places[series] % 2 == 0 or _is_gap(sample):
+            if counts[series] % 2 == 0 or _is_gap(sample):
                 kept.append(sample)
-            places[series] += 1
+            counts[series] += 1
         self.samples[:] = kept
-        self._n_written = 0  # the file is written anew
+        self._n_written = 0  # rewrite the whole file
 
 
 def _is_gap(sample: Sample) -> bool:
-    """Return whether the value is not known at that time, which the others must not hide."""
+    """Return whether the value is unknown (NaN). Thinning keeps gaps."""
     return math.isnan(sample.value)
 
 
 @contextmanager
 def sampling(folder: Path) -> Iterator[Sampler]:
-    """Sample what this machine has while the block runs; ``folder`` has the processes' records."""
+    """Sample the machine while the block runs. ``folder`` contains the records of processes."""
     reads = [*open_psutil(folder), *open_sockets(folder), *open_gpus()]
     sampler = Sampler(reads, file=folder / _FILE)
     thread = start_thread(sampler.run)
@@ -150,7 +155,7 @@ def sampling(folder: Path) -> Iterator[Sampler]:
 
 
 def read_samples(folder: Path) -> list[Sample]:
-    """Return the samples that a recorder which was broken off left in its work folder."""
+    """Return the samples that an interrupted recorder left in its work folder."""
     samples = []
     path = folder / _FILE
     for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
@@ -158,5 +163,5 @@ def read_samples(folder: Path) -> list[Sample]:
             time_ns, source, metric, value = json.loads(line)
             samples.append(Sample(int(time_ns), str(source), str(metric), float(value)))
         except (ValueError, TypeError):
-            continue  # a line that was not finished
+            continue  # an incomplete line
     return samples

@@ -6,7 +6,7 @@ import pytest
 from tests.recording.conftest import record
 from tests.requirements import require
 from traceprof.errors import UsageError
-from traceprof.recording.recorders.nsys.arguments import (
+from traceprof.recording.recorders.nsys.recorder import (
     nsys_options,
     profile_options,
     refusal_in,

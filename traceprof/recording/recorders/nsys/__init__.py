@@ -1,1 +1,1 @@
-"""Recording under NVIDIA Nsight Systems."""
+"""Record with NVIDIA Nsight Systems."""

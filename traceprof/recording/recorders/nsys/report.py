@@ -1,9 +1,9 @@
-"""What nsys leaves: its report, a temporary folder, a list of sessions in shared memory.
+"""Handle what nsys leaves: its report, a temporary folder, and files in shared memory.
 
-In a file in shared memory every nsys of a machine keeps the list of its sessions. Two of nsys's
-agents that come or go at the same time can write over its head (seen with 2022.4 on a busy
-machine). Whatever nsys starts from then on waits for a file that never becomes ready, until
-somebody removes it: nsys only says 'Agent launcher failed'.
+All nsys processes of a machine keep a list of sessions in a file in shared memory (the registry).
+Two nsys agents that start or end at the same time can overwrite the head of this file (observed
+with 2022.4 on a busy machine). From then on, everything that nsys starts waits for a file that
+never becomes ready, until somebody removes the file. nsys only reports 'Agent launcher failed'.
 """
 
 from __future__ import annotations
@@ -30,38 +30,39 @@ from traceprof.recording.program import last_line, read_output_log
 from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
 from traceprof.secrets import MASK, masked_name, secrets_of
 
-_MENTIONED: Final = re.compile(r"(?<!\S)[^\s/]*+(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
+_REPORT_IN_LOG: Final = re.compile(r"(?<!\S)[^\s/]*+(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
 _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
-_LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
+_MIN_SECRET_CHARACTERS: Final = 6  # a secret "0" would mask every 0 of an export
 LOG: Final = "nsys.log"
 _POLL_S: Final = 0.2
-_ONLY_OURS: Final = "the trace contains ranges and steps, but no GPU activity"
+_NO_GPU_ACTIVITY: Final = "the trace contains ranges and steps, but no GPU activity"
 SHARED_MEMORY: Final = Path("/dev/shm")
-_REGISTRIES: Final = "NSys-*"
-_READY_STATE: Final = 2  # the first number of a boost::interprocess segment, once it has been made
-_CREATION_S: Final = 1.0  # making one takes microseconds
-_LONGEST_PATH: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
-_NAME_OF_TEMPORARY: Final = "temporary"
+_REGISTRY_PATTERN: Final = "NSys-*"
+_READY_STATE: Final = 2  # first number of a finished boost::interprocess segment
+_MAX_CREATION_S: Final = 1.0  # creating a registry takes microseconds
+_MAX_PATH_BYTES: Final = 40  # nsys creates sockets in it, with paths of at most 107 bytes
+_TEMPORARY_NOTE: Final = "temporary"
 _PREFIX: Final = "traceprof-nsys-"
 
 
 def find_report(folder: Path, log: str) -> Path | None:
     """Return the report of this run, None where there is none.
 
-    nsys ends with 0 without a report, and where it cannot write to the folder it leaves the
-    report in the temporary folder and only mentions it in its log, which is in ``folder``, too: so
-    look in both, for a file that is newer than the program.
+    nsys may return 0 without a report. If nsys cannot write to the folder, it leaves the report in
+    the temporary folder and only mentions the path in its log, which is also in ``folder``. Both
+    places are searched for a file that is newer than the program.
     """
     marker = folder / STARTED
     started = marker.stat().st_mtime if marker.exists() else 0.0
     candidates = [folder / f"report{suffix}" for suffix in _SUFFIXES]
-    candidates += [Path(text) for text in _MENTIONED.findall(log.replace("'", " "))]
+    candidates += [Path(text) for text in _REPORT_IN_LOG.findall(log.replace("'", " "))]
     candidates += folder.glob("nsys-report-*.qdstrm")
     whole = [path for path in candidates if _is_new(path, started)]
     return min(whole, key=lambda path: _SUFFIXES.index(path.suffix), default=None)
 
 
 def _is_new(path: Path, started: float) -> bool:
+    """Return whether a file is not empty and not older than the start of the program."""
     try:
         status = path.stat()
     except OSError:
@@ -72,8 +73,9 @@ def _is_new(path: Path, started: float) -> bool:
 def remove_secrets(database: Path, command: Sequence[str]) -> None:
     """Remove environments and the secrets of ``command`` from an export, in place.
 
-    Also those of the command that nsys itself tells, from 2023 on. A short secret is masked only
-    where it is a whole argument; of names of events only what is plainly a secret, and those.
+    From version 2023 on the export also contains the command; its secrets are removed too. A secret
+    shorter than `_MIN_SECRET_CHARACTERS` is masked only where it is a whole argument. In names of
+    events, only these secrets and plain secrets are masked.
 
     Raises:
         RecordingError: the export cannot be changed.
@@ -81,66 +83,65 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     secrets = secrets_of(command)
     whole = [(secret.argument, secret.shown) for secret in secrets]
     hidden = [part for secret in secrets for part in secret.hidden]
-    parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
+    parts = [(part, MASK) for part in hidden if len(part) >= _MIN_SECRET_CHARACTERS]
     with handling_recorded():
-        told = nsys_secrets.redaction_in(database)
-        whole += told.whole.items()
-        parts += [(part, MASK) for part in told.parts]
+        exported = nsys_secrets.redaction_in(database)
+        whole += exported.whole.items()
+        parts += [(part, MASK) for part in exported.parts]
         nsys_secrets.remove_environments(database)
         if whole:
             nsys_secrets.replace_system_texts(database, whole, parts)
-        known = secrets_to_search([*hidden, *told.parts])
+        known = secrets_to_search([*hidden, *exported.parts])
         nsys_secrets.rename_events(database, lambda name: masked_name(without_secrets(name, known)))
 
 
-def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-    """Return ``run`` with the export of the report of nsys that is in ``folder``, if there is one.
+def collect_export(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+    """Return ``run`` with the SQLite export of the nsys report in ``folder``.
 
-    Where there is none, or it is damaged, a note says so.
+    If there is no report, or it is damaged, a note explains it.
     """
     if not (folder / STARTED).exists():
-        note = "stopped before nsys started the program"
-        return replace(run, notes=(*run.notes, note))
+        return replace(run, notes=(*run.notes, "stopped before nsys started the program"))
     _wait_for_nsys(folder)
-    said = read_output_log(folder / LOG)
+    output = read_output_log(folder / LOG)
     with ExitStack() as stack:
         stack.callback(remove_temporary, folder)
-        report = find_report(folder, said)
+        report = find_report(folder, output)
         if report is None:
-            why = f"nsys wrote no report ({last_line(said)})"
+            why = f"nsys wrote no report ({last_line(output)})"
         else:
             try:
                 return replace(run, database=_export(request, folder, report))
             except RecordingError as error:
-                # Nobody else has what it holds, converted or not.
-                path = _keep(request, find_report(folder, said) or report)
+                # The report is the only copy of the data.
+                path = _keep(request, find_report(folder, output) or report)
                 why = (
                     f"{error}; run `traceprof {path}` (it contains environment variables) when a "
                     "newer nsys can read it"
                 )
-    return replace(run, notes=(*run.notes, f"{why}; {_ONLY_OURS}"))
+    return replace(run, notes=(*run.notes, f"{why}; {_NO_GPU_ACTIVITY}"))
 
 
 def is_of_nsys(command: bytes) -> bool:
-    """Return whether a command line is that of a process of nsys itself."""
+    """Return whether a command line belongs to a process of nsys itself."""
     return PurePath(os.fsdecode(command.partition(b"\0")[0])).name.startswith("nsys")
 
 
 def _wait_for_nsys(folder: Path) -> None:
-    """Wait for an nsys that has outlived its recorder to write its report; end one that hangs."""
-    until = time.monotonic() + PATIENCE_S
-    while own := processes_of(folder):
-        of_nsys = [pid for pid, command in own.items() if is_of_nsys(command)]
-        if len(of_nsys) < len(own):
-            return  # the program runs: there is no report yet
-        if time.monotonic() > until:
+    """Wait for an nsys that outlived its recorder to write its report; end one that hangs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while running := processes_of(folder):
+        of_nsys = [pid for pid, command in running.items() if is_of_nsys(command)]
+        if len(of_nsys) < len(running):
+            return  # the program still runs: no report yet
+        if time.monotonic() > deadline:
             end_processes(of_nsys)
             return
         time.sleep(_POLL_S)
 
 
 def _export(request: RecordRequest, folder: Path, report: Path) -> Path:
-    """Return the report as SQLite, without environments unless they were asked for."""
+    """Return the report as SQLite, without environments unless the user requested them."""
     database, nsys = folder / "export.sqlite", shutil.which("nsys") or "nsys"
     with handling_recorded():
         if report.suffix == ".qdstrm":
@@ -155,7 +156,10 @@ def _export(request: RecordRequest, folder: Path, report: Path) -> Path:
 
 
 def _keep(request: RecordRequest, report: Path) -> Path:
-    """Copy a report, in which environments are, beside the trace for its owner alone."""
+    """Copy a report next to the trace, readable only by its owner.
+
+    Reports contain environment variables.
+    """
     target = request.output.with_suffix(report.suffix)
     if request.is_folder:
         target = request.output / f"report-{socket.gethostname()}{report.suffix}"
@@ -167,6 +171,8 @@ def _keep(request: RecordRequest, report: Path) -> Path:
 
 
 class _Registry(NamedTuple):
+    """A file with the list of sessions in shared memory; ``is_ours``: this user owns it."""
+
     path: Path
     inode: int
     is_ours: bool
@@ -178,23 +184,27 @@ def remove_leftovers(
     processes: Path = Path("/proc"),
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Path]:
-    """Remove the registries that serve nobody, and return them. To be called when nsys failed.
+    """Remove unused registries of this user, and return their paths. Call it after nsys failed.
 
-    One serves nobody where no living process has it open, or where it is not ready now and a
-    while later: then nobody can enter it any more. It must be a file of this user. Those who still
-    have it open keep what they have, as with any file that is removed; what starts afterwards
-    makes a new one. So an nsys that is recording at this time is not disturbed.
+    A registry is unused if no living process has it open. It is also unused if it is not ready now
+    and after a pause, because then no process can open it any more. Processes that have a removed
+    file open keep its content; processes that start later create a new file. An nsys that is
+    recording is therefore not disturbed.
     """
     before = _registries(folder)
     broken = {registry for registry in before if registry.is_ours and not registry.is_ready}
     if broken:
-        pause(_CREATION_S)
+        pause(_MAX_CREATION_S)
         broken &= set(_registries(folder))
-    own = [registry for registry in before if registry.is_ours]
-    living = list(processes.glob("[0-9]*")) if own else []
-    idle = {one for one in own if not any(_may_map(process, one) for process in living)}
+    users_registries = [registry for registry in before if registry.is_ours]
+    living = list(processes.glob("[0-9]*")) if users_registries else []
+    idle = {
+        registry
+        for registry in users_registries
+        if not any(_may_map(process, registry) for process in living)
+    }
     removed = []
-    for registry in sorted(broken | idle, key=lambda one: one.path):
+    for registry in sorted(broken | idle, key=lambda registry: registry.path):
         try:
             if registry.path.stat().st_ino == registry.inode:
                 registry.path.unlink()
@@ -205,7 +215,7 @@ def remove_leftovers(
 
 
 def advice_on(folder: Path = SHARED_MEMORY) -> str:
-    """Return what to do about the registries that are broken and still there, "" for none."""
+    """Return what to do about damaged registries that still exist, "" for none."""
     broken = [str(registry.path) for registry in _registries(folder) if not registry.is_ready]
     if not broken:
         return ""
@@ -213,8 +223,9 @@ def advice_on(folder: Path = SHARED_MEMORY) -> str:
 
 
 def _registries(folder: Path) -> list[_Registry]:
+    """Return the registries in shared memory that this process can read."""
     found = []
-    for path in sorted(folder.glob(_REGISTRIES)):
+    for path in sorted(folder.glob(_REGISTRY_PATTERN)):
         try:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):
@@ -229,7 +240,7 @@ def _registries(folder: Path) -> list[_Registry]:
 
 
 def _may_map(folder: Path, registry: _Registry) -> bool:
-    """Return whether a living process has it in its memory, or may have."""
+    """Return whether a living process has the registry in its memory, or might have it."""
     try:
         lines = (folder / "maps").read_text("utf-8", "replace").splitlines()
     except PermissionError:
@@ -249,15 +260,15 @@ def _is_nsys(folder: Path) -> bool:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Yield the folder for a recording in ``folder``.
+    """Yield the folder for temporary files of nsys: ``folder``, or a short one in /tmp.
 
-    It stays where the user does not wait for nsys, until `remove_temporary`.
+    If the user interrupts the wait for nsys, the folder stays until `remove_temporary`.
     """
-    if len(os.fsencode(folder)) <= _LONGEST_PATH:
+    if len(os.fsencode(folder)) <= _MAX_PATH_BYTES:
         yield folder
         return
     short = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-    (folder / _NAME_OF_TEMPORARY).write_bytes(os.fsencode(short))
+    (folder / _TEMPORARY_NOTE).write_bytes(os.fsencode(short))
     is_left = False
     try:
         yield short
@@ -270,8 +281,8 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what `temporary_folder` has made for ``folder``, if there is anything."""
-    note = folder / _NAME_OF_TEMPORARY
+    """Remove the folder that `temporary_folder` created for ``folder``, if there is one."""
+    note = folder / _TEMPORARY_NOTE
     if note.exists():
         short = Path(os.fsdecode(note.read_bytes()))
         if short.name.startswith(_PREFIX):
