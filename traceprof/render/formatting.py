@@ -304,7 +304,7 @@ def saving_words(finding: Mapping[str, Any]) -> str:
     template, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
     if template is None or not base_ns or not finding["saving_ns"] > 0:
         return ""
-    ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
+    ends = [finding.get(f"{end}_saving_ns") for end in ("min", "max")]
     bounds = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
     range_text = f", range {with_one_unit('–'.join(bounds))}" if len(bounds) > 1 else ""
     return template.format(

@@ -325,7 +325,7 @@ def test_a_slow_step_says_why_as_explain_does_and_leads_there(
     _, result = explain_ranks(Ranks.of(trace), "step:3")
     (cause,) = result.tables["causes"].rows()[:1]
     assert (cause["name"], cause["difference_ns"]) == ("gemm", 5 * MS)
-    told = reader.table(f"Why this step took 5.000 ms longer than {result.scalars['against']}")
+    told = reader.table(f"Why this step took 5.000 ms longer than {result.scalars['reference']}")
     assert told["gemm"] == ["+5.000 ms"]
     reader.click(reader.page.page.locator(".details").get_by_role("button", name="gemm").first)
     assert reader.title == "gemm"
