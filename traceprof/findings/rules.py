@@ -118,6 +118,8 @@ _AMD_WORDS: Final = (
         "nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1",
         "watch -n 1 rocm-smi --showclocks --showpower --showtemp",
     ),
+    ("nvidia-smi -pl WATTS", "rocm-smi --setpoweroverdrive WATTS"),
+    ("(`nvidia-smi`)", "(`rocm-smi --showpids`)"),
 )
 """Replacements for AMD GPUs. A text comes before texts that contain it. `torch.cuda` is unchanged,
 because PyTorch uses this name for both vendors."""
