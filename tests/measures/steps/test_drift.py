@@ -98,7 +98,7 @@ def test_clock_that_falls() -> None:
     assert (len(drift.before), len(drift.after)) == (12, 18)
     texts = [note_text(note) for note in run("steps", steps_of(*lengths)).notes]
     assert "Steps get slower from step 12 on: 100 ns before, 145 ns after (+45.0%)" in texts
-    assert "median of the first 3 steps 100 ns, of the last 3 steps 160 ns" in texts
+    assert "median of the first 3 steps 100 ns, of the last 3 steps 160 ns (+60.0%)" in texts
 
 
 def test_steps_that_get_faster() -> None:

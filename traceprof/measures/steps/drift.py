@@ -45,11 +45,6 @@ class Drift:
     before: Ints
     after: Ints
 
-    @property
-    def growth_ratio(self) -> float:
-        """The change from before to after, as a share of before."""
-        return self.after_ns / self.before_ns - 1
-
     def shares_of(self, step_ns: float) -> tuple[float, float]:
         """Return the share of compute that grew, and of the rest of a step of ``step_ns``."""
         grown_ns = min(max(0.0, self.compute_excess_ns), self.excess_ns)
@@ -58,20 +53,22 @@ class Drift:
 
     def notes(self) -> tuple[Note, Note]:
         """Return a note on the change, and a note on the first and the last steps."""
-        word, sign = ("slower", "+") if self.growth_ratio > 0 else ("faster", "−")
+        word, sign = ("slower", "+") if self.excess_ns > 0 else ("faster", "−")
         change = Note.of(
             f"Steps get {word} from step {{step}} on: {{before:ns}} before, {{after:ns}} after "
-            f"({sign}{{growth:ratio}})",
+            f"({sign}{{change:ratio}})",
             step=self.step,
             before=self.before_ns,
             after=self.after_ns,
-            growth=abs(self.growth_ratio),
+            change=abs(self.after_ns / self.before_ns - 1),
         )
         ends = Note.of(
-            "median of the first {n:count} steps {first:ns}, of the last {n:count} steps {last:ns}",
+            "median of the first {n:count} steps {first:ns}, of the last {n:count} steps {last:ns} "
+            f"({'+' if self.last_ns > self.first_ns else '−'}{{change:ratio}})",
             n=_N_END_STEPS,
             first=self.first_ns,
             last=self.last_ns,
+            change=abs(self.last_ns / self.first_ns - 1),
         )
         return change, ends
 
