@@ -82,7 +82,7 @@ def test_idle_time_in_slow_steps_is_of_the_slow_steps_alone(is_default: bool) ->
 def test_grounds_are_apart() -> None:
     ledger = Ledger({claim_kind: {0: Intervals.single(0, 100)} for claim_kind in ClaimKind})
     everything = Intervals.single(0, 1000)
-    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in ClaimKind] == [100] * 3
+    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in ClaimKind] == [100] * 4
 
 
 @cache
@@ -123,7 +123,9 @@ def test_savings_are_at_most_what_is_not_compute(name: str) -> None:
     # Each claim_kind has its own base: slow steps that of the mean step with them.
     assert sums[ClaimKind.SLOW] <= context.slow_ratio + ROUNDING
     assert sums[ClaimKind.LOST] <= 1 - compute_ratio + ROUNDING
-    saved_ns = (sums[ClaimKind.LOST] + sums[ClaimKind.COMPUTE]) * context.base.unit_ns
+    assert sums[ClaimKind.DRIFT] <= context.drift_ratio + ROUNDING
+    usual = sums[ClaimKind.LOST] + sums[ClaimKind.COMPUTE] + sums[ClaimKind.DRIFT]
+    saved_ns = usual * context.base.unit_ns
     assert saved_ns <= context.base.unit_ns + 1
     assert sum(sums.values()) == pytest.approx(sum(own.saving_ratio for own in found))
 

@@ -281,6 +281,11 @@ def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
 
+def _fall(machine: Machine, step: int) -> None:
+    """Let the GPU clock fall: each kernel takes 1.6 times as long from step 12 on."""
+    machine.kernel_factor = 1.0 if step < 12 else 1.6
+
+
 def every_other(wait_ns: int) -> Callable[[Machine, int], None]:
     """Return what waits in every second step."""
 
@@ -400,6 +405,13 @@ SCENARIOS: Final = (
         "bimodal_steps_every_other_of_which_waits_for_data",
         ["input_bound"],
         fetch=every_other(1_200 * MS),
+    ),
+    against("gpu_clock_falls", ["slower_steps"], before=_fall),
+    against(
+        "data_loader_falls_behind",
+        ["slower_steps"],
+        ["input_bound"],
+        fetch=lambda m, step: m.work(WAIT if step >= 18 else 0),
     ),
     against("pauses_of_a_minute", ["slow_steps"], after=_pause),
     against("structural_wait_between_steps", ["host_code"], after=lambda m, _: m.work(WAIT)),

@@ -13,6 +13,7 @@ from traceprof.findings import (
     communication,
     contention,
     copies,
+    drift,
     filling,
     fusion,
     gaps,
@@ -73,6 +74,7 @@ RULES: Final[Registry[Rule]] = Registry(
         communication.small_buckets,
         communication.exposed_communication,
         contention.contention,
+        drift.slower_steps,
         steps.slow_steps,
         steps.warmup,
         kernels.precision,
@@ -116,7 +118,7 @@ SPEC: Final = ResultSpec.of("""
     same show: the analysis with more details
     same ncu: command that profiles the longest launch of the main kernel with Nsight Compute; the
         launch number counts from the start of the recording
-    same claim_kind: type of the claimed time: lost, compute, or slow steps
+    same claim_kind: type of the claimed time: lost, compute, slow steps, or slower steps
     same is_minor: the finding covers less than 1% of the time and is not on the page
     table losses: one row per part of the analyzed GPU time that is not compute; together with
         compute, the parts add up to the analyzed GPU time

@@ -3,6 +3,9 @@
 The analyzed time of each device is split into three grounds: time that is not compute, compute, and
 whole slow steps. A rule asks which part of a time is still unclaimed. The claims of its finding are
 then removed from the claim_kind, so savings never add up to more than the available time.
+
+If steps get slower, their growth is part of these grounds. A claim on it has no times. Instead, the
+savings of the other claims exclude the growth in proportion.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class ClaimKind(StrEnum):
     LOST = "lost"  # not compute: exposed communication and copies, idle
     COMPUTE = "compute"
     SLOW = "slow steps"
+    DRIFT = "slower steps"  # the growth of lost time and compute; it has no times of its own
 
 
 class Kind(StrEnum):

@@ -36,6 +36,7 @@ from traceprof.measures.steps.base import (
     usual_steps,
     usual_time,
 )
+from traceprof.measures.steps.drift import Drift, find_drift
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.ledger import SLOW, ledger_of_window
 from traceprof.measures.steps.measured import measured_steps, named_steps
@@ -163,6 +164,25 @@ class Context:
         step_ns = self.base.step_ns if len(self.steps) else self.base.unit_ns
         return max(1.0, step_ns + self.slow_each_ns)
 
+    @cached_property
+    def drift(self) -> Drift | None:
+        """The lasting growth of the step time, if steps get slower; None otherwise."""
+        drift = find_drift(self.ranks) if len(self.steps) else None
+        return drift if drift is not None and drift.excess_ns > 0 else None
+
+    @property
+    def drift_ratio(self) -> float:
+        """The mean excess of all steps over the earlier steps, as a share of the step time."""
+        return self.drift.excess_ns / self.base.step_ns if self.drift else 0.0
+
+    @cached_property
+    def grown_ratio(self) -> Mapping[ClaimKind, float]:
+        """The share of compute and of lost time that is growth of the step time."""
+        if self.drift is None:
+            return {}
+        compute, lost = self.drift.shares_of(self.base.step_ns)
+        return {ClaimKind.COMPUTE: compute, ClaimKind.LOST: lost}
+
     @property
     def base(self) -> Base:
         """The base of shares and savings: a step, an iteration, or the window."""
@@ -226,6 +246,7 @@ class Context:
                     i: self.typical & time.compute for i, time in self.times.items()
                 },
                 ClaimKind.SLOW: dict.fromkeys(self.places, self.slow_time),
+                ClaimKind.DRIFT: {},
             }
         )
 
@@ -260,17 +281,20 @@ class Context:
         """Return the name of the base of ``claims`` and its length in ns."""
         if any(claim.claim_kind is ClaimKind.SLOW for claim in claims):
             return LOOP_STEP, self.loop_step_ns
+        if any(claim.claim_kind is ClaimKind.DRIFT for claim in claims):
+            return _BASES[STEP], self.base.step_ns
         return _BASES[self.base.unit], self.base.unit_ns
 
     def claimed_ratio(self, claim: Claim) -> float:
-        """Return ``claim`` as a share of its base; for slow steps, only their excess."""
-        if claim.claim_kind is ClaimKind.SLOW:
-            return self.slow_ratio
+        """Return ``claim`` as a share of its base; for slow steps and drift, only their excess."""
+        if claim.claim_kind in (ClaimKind.SLOW, ClaimKind.DRIFT):
+            return self.slow_ratio if claim.claim_kind is ClaimKind.SLOW else self.drift_ratio
         return self.share(claim) * claim.attributed_ratio
 
     def saving_ratio(self, claim: Claim) -> float:
-        """Return the saving of ``claim`` as a share of its base."""
-        return self.claimed_ratio(claim) * claim.saved_ratio
+        """Return the saving of ``claim`` as a share of its base, without the growth of steps."""
+        grown_ratio = self.grown_ratio.get(claim.claim_kind, 0.0)
+        return self.claimed_ratio(claim) * claim.saved_ratio * (1.0 - grown_ratio)
 
     def saving_ns(self, claims: Sequence[Claim]) -> int:
         """Return the saving of ``claims`` in ns per base."""

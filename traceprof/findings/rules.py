@@ -27,7 +27,7 @@ from traceprof.processes import PROGRESS
 _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
-_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "warmup")
+_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
@@ -114,6 +114,12 @@ _AMD_WORDS: Final = (
     ("NVTX", "ROCTX"),
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
+    (
+        "nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1",
+        "watch -n 1 rocm-smi --showclocks --showpower --showtemp",
+    ),
+    ("nvidia-smi -pl WATTS", "rocm-smi --setpoweroverdrive WATTS"),
+    ("(`nvidia-smi`)", "(`rocm-smi --showpids`)"),
 )
 """Replacements for AMD GPUs. A text comes before texts that contain it. `torch.cuda` is unchanged,
 because PyTorch uses this name for both vendors."""

@@ -129,7 +129,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         kind=Kind.MEASURED,
         evidence=(
             *reasons,
-            *_notes_on_machine(table, slow, context.kinds == USUAL),
+            *notes_on_machine(table, slow, context.kinds == USUAL),
         ),
         action=_advice_on_slow(set(table["grown_phase"][slow].tolist())),
         caveat="Evaluation or checkpointing without a named range can be intended.",
@@ -166,10 +166,13 @@ def _note_on_step(step: Mapping[str, Any], ranks: Ranks) -> Note:
     return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
 
 
-def _notes_on_machine(
-    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[np.bool_]
+def notes_on_machine(
+    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]
 ) -> Iterator[Note]:
-    """Yield notes on clocks, throttling, and memory allocation that differ in the slow steps."""
+    """Yield notes on clocks, throttling, and memory allocation that differ in the slow steps.
+
+    ``slow`` and ``usual`` select rows of ``table``, the table of `MeasuredSteps`.
+    """
     slow_rows, usual_rows = table.take(slow), table.take(usual)
     if "sm_clock_mhz" in table:
         clock, typical = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -103,7 +104,8 @@ def outliers(durations_ns: Floats) -> Ints:
 
     An outlier lies outside median ± 3 · 1.4826 · MAD and differs from the median by more than 5%.
     Outliers are rare: if more than a quarter of the steps are on one side, the steps are of several
-    kinds, and only the outliers within that side count.
+    kinds, and only the outliers within that side count. If the steps get slower for good, the later
+    steps are slow outliers only among themselves.
     """
     if len(durations_ns) < 4:
         return np.zeros(len(durations_ns), np.int64)
@@ -116,7 +118,59 @@ def outliers(durations_ns: Floats) -> Ints:
         rows = np.flatnonzero(found == side)
         if len(rows) > _MAX_OUTLIERS_RATIO * len(found):
             found[rows] = np.where(outliers(durations_ns[rows]) == side, side, 0)
+    if (found > 0).any() and (rise := find_rise(durations_ns)) is not None:
+        found[rise:] = np.where(outliers(durations_ns[rise:]) > 0, 1, np.minimum(found[rise:], 0))
     return found
+
+
+_MIN_STEPS_OF_LEVEL: Final = 5
+MIN_STEPS_FOR_RISE: Final = 2 * _MIN_STEPS_OF_LEVEL
+_MIN_RISE_RATIO: Final = 0.05
+_MIN_RISE_DEVIATIONS: Final = 3.0
+_MAX_FALSE_ALARM_RATIO: Final = 0.01
+_MIN_LONGER_PAIRS_RATIO: Final = 0.9
+_LAST_STEPS_RATIO: Final = 0.1
+_MIN_LAST_STEPS: Final = 3
+_SAME_LEVEL_RATIO: Final = 0.01
+
+
+def find_rise(durations_ns: Floats) -> int | None:
+    """Return the index from which steps are longer for good; None if step times do not rise.
+
+    The split is the one with the largest Mann–Whitney statistic. It must be significant at 1%,
+    corrected for the number of splits. A later step must be longer than an earlier step in 90% of
+    all pairs, which excludes periodic steps. The difference of the medians must exceed 5%, and
+    three standard deviations of the noise between neighboring steps. The last steps must still be
+    long.
+
+    Steps may rise slowly. The returned index follows the last step before the split that is still
+    as short as the median of these steps.
+    """
+    n = len(durations_ns)
+    if n < MIN_STEPS_FOR_RISE:
+        return None
+    _, number, counts = np.unique(durations_ns, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[number]
+    before = np.arange(_MIN_STEPS_OF_LEVEL, n - _MIN_STEPS_OF_LEVEL + 1)
+    pairs = before * (n - before)
+    longer = pairs + before * (before + 1) / 2 - np.cumsum(ranks)[before - 1]
+    scores = (longer - pairs / 2) / np.sqrt(pairs * (n + 1) / 12)
+    best = int(scores.argmax())
+    split = int(before[best])
+    level_ns = float(np.median(durations_ns[:split]))
+    rise_ns = float(np.median(durations_ns[split:])) - level_ns
+    steps_ns = np.diff(durations_ns)
+    noise_ns = float(np.median(np.abs(steps_ns - np.median(steps_ns)))) * _MAD_TO_DEVIATION / 2**0.5
+    last_ns = durations_ns[-max(_MIN_LAST_STEPS, int(_LAST_STEPS_RATIO * n)) :]
+    if (
+        NormalDist().cdf(-float(scores[best])) * len(before) > _MAX_FALSE_ALARM_RATIO
+        or longer[best] < _MIN_LONGER_PAIRS_RATIO * pairs[best]
+        or rise_ns < max(_MIN_RISE_RATIO * level_ns, _MIN_RISE_DEVIATIONS * noise_ns)
+        or float(np.median(last_ns)) - level_ns < rise_ns / 2
+    ):
+        return None
+    reach_ns = max(_MIN_RISE_DEVIATIONS * noise_ns, _SAME_LEVEL_RATIO * level_ns)
+    return int(np.flatnonzero(durations_ns[:split] <= level_ns + reach_ns)[-1]) + 1
 
 
 def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bools) -> Ints:

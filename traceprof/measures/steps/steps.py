@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.steps.costs import notes_on_occasions
+from traceprof.measures.steps.drift import find_drift
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.measures.steps.measured import measured_steps
@@ -132,17 +133,18 @@ SPEC: Final = ResultSpec.of(
         or memset
     """,
 )
-_MIN_DRIFT_RATIO: Final = 0.05
 _MIN_LAG_RATIO: Final = 0.05
 _MIN_BETWEEN_RATIO: Final = 0.05
-_MIN_STEPS_FOR_DRIFT: Final = 8
 
 
 def measure_steps(ranks: Ranks) -> Result:
     """Return every step that lies completely inside the window."""
     steps = measured_steps(ranks)
     result = Result("steps", SPEC, {"steps": SPEC.tables[0].of_rows(steps.table)}, steps.scalars)
-    return result if len(steps.table) else _without_steps(result, ranks)
+    if not len(steps.table):
+        return _without_steps(result, ranks)
+    drift = find_drift(ranks)
+    return result if drift is None else result.with_notes(*drift.notes())
 
 
 def _without_steps(result: Result, ranks: Ranks) -> Result:
@@ -182,15 +184,6 @@ def _finish(result: Result) -> Result:
     what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
     notes += [_on_lengths(f"{what}{of_ranks}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
-    drift = scalars["drift_ratio"]
-    if abs(drift) > _MIN_DRIFT_RATIO and scalars["steady_count"] >= _MIN_STEPS_FOR_DRIFT:
-        word = "longer" if drift > 0 else "shorter"
-        notes.append(
-            Note.of(
-                f"Steps get {word} over time: {{drift:ratio}} from the first to the last step.",
-                drift=abs(drift),
-            )
-        )
     rate = scalars.get("samples_per_s")
     if rate is not None:
         of_ranks = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
