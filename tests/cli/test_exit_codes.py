@@ -19,6 +19,7 @@ from traceprof.store import Store
 MISSING = {
     "record": None,  # the program that it runs has a code of its own
     "doctor": None,  # reads no file
+    "demo": None,  # reads the trace of the package
     "try": "--from gone.sqlite -- true",
     "recover": "gone/",
     "analyze": "gone.sqlite",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import traceprof
 from tests.builders import TraceBuilder
-from tests.cli.test_doubts import CUT, kineto
+from tests.cli.test_caveats import CUT, kineto
 from traceprof.cli import app
 from traceprof.errors import NotRecordedError, TraceError
 from traceprof.formats.nsys.writer import write_nsys

@@ -190,7 +190,7 @@ def test_any_table_that_was_kept_is_shown(two: Store) -> None:
     assert printed("runs", "export", "resnet", "-t", "kernels") == printed(
         "runs", "show", "resnet", "-t", "kernels", "--csv"
     )
-    assert "available: events" in refused(2, "runs", "show", "resnet", "-t", "colors")
+    assert "available: attempts, events" in refused(2, "runs", "show", "resnet", "-t", "colors")
 
 
 def test_labels_are_given_and_taken(two: Store) -> None:

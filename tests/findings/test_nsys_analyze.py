@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.requirements import require
-from traceprof.findings.context import Context, CopyFilter, copies_with_calls
+from traceprof.findings.context import Context, CopyFilter
 from traceprof.findings.copies import (
     are_asynchronous,
     are_blocking_copies,
@@ -26,6 +26,7 @@ from traceprof.findings.copies import (
 from traceprof.findings.gaps import long_gaps
 from traceprof.formats import open_trace
 from traceprof.measures.host.states import is_synchronization
+from traceprof.measures.traffic.copies import copies_with_calls
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow

@@ -221,7 +221,7 @@ def causes_of(
         **columns,
         difference_ns=difference,
         from_count_ns=np.where(is_counted, more, np.nan),
-        longer_ns=np.where(is_counted, difference - more, np.nan),
+        from_duration_ns=np.where(is_counted, difference - more, np.nan),
     )
 
 

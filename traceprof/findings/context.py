@@ -21,10 +21,13 @@ from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, 
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
 from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
-from traceprof.measures.facts import kept_on_disk, of_window
-from traceprof.measures.host.launches import launches_of
-from traceprof.measures.idle.gaps import find_gaps
-from traceprof.measures.idle.losses import analyzed, analyzed_times, idle_ns_by_gap, idle_times
+from traceprof.measures.facts import kept_on_disk
+from traceprof.measures.idle.losses import (
+    analyzed,
+    analyzed_times,
+    find_longest_gap,
+    idle_times,
+)
 from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.base import (
@@ -40,12 +43,13 @@ from traceprof.measures.steps.drift import Drift, find_drift
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.ledger import SLOW, ledger_of_window
 from traceprof.measures.steps.measured import measured_steps, named_steps
+from traceprof.measures.traffic.copies import copies_with_calls
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Table
 from traceprof.model.timing import Steps, typed_window
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import short_name
@@ -306,7 +310,7 @@ class Context:
 
     def longest_gap(self, *causes: str) -> str:
         """Return the gap with the most idle time of ``causes``, as ``--window`` takes it."""
-        found = [gap for gap in self.ranks.each(_longest_gap, self.typical, causes) if gap]
+        found = [gap for gap in self.ranks.each(find_longest_gap, self.typical, causes) if gap]
         longest = max(found, key=lambda gap: gap[0], default=None)
         return "" if longest is None else self.window_text(*longest[1:])
 
@@ -439,22 +443,6 @@ def _has_ranges(part: Trace) -> bool:
     return len(part.ranges) > 0
 
 
-def _longest_gap(
-    trace: Trace, typical: Intervals, causes: Sequence[str]
-) -> tuple[int, int, int] | None:
-    """Return idle ns, start, and end of the gap with the most idle time of ``causes``.
-
-    Only gaps in the typical time count. Returns None without any.
-    """
-    starts, ends = bounds(find_gaps(trace))
-    inside = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
-    if not len(inside):
-        return None
-    lost_ns = idle_ns_by_gap(trace, *causes)
-    row = int(inside[lost_ns[inside].argmax()])
-    return int(lost_ns[row]), int(starts[row]), int(ends[row])
-
-
 def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Table:
     """Return the copies of a trace that start in the analyzed time and that ``choose`` selects."""
     copies = copies_with_calls(trace)
@@ -464,15 +452,3 @@ def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Ta
 def _count_copies(trace: Trace, analyzed_time: Intervals) -> int:
     """Return the number of copies of a trace that start in the analyzed time."""
     return int(starts_within(trace.copies, analyzed_time).sum())
-
-
-@of_window
-def copies_with_calls(trace: Trace) -> Table:
-    """Return the copies of a trace with the call that made each: ``api`` and its ``call_ns``."""
-    launches, calls = launches_of(trace, "copies"), trace.whole.api_calls["name"]
-    is_known = launches.is_known
-    codes = np.full(len(is_known), len(calls.texts))
-    codes[is_known] = calls.codes[launches.call[is_known]]
-    api = Names.coded([*calls.texts, ""], codes)
-    call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
-    return trace.copies.assign(api=api, call_ns=call_ns)

@@ -19,7 +19,7 @@ from traceprof.findings.claims import (
     union_by_device,
     with_upper_bound,
 )
-from traceprof.findings.context import Context, CopyFilter, copies_with_calls
+from traceprof.findings.context import Context, CopyFilter
 from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
@@ -29,6 +29,7 @@ from traceprof.measures.host.launches import are_migrations, launches_of
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.idle.losses import held_up, within
 from traceprof.measures.rows import Bools, are_named, lengths_of
+from traceprof.measures.traffic.copies import copies_with_calls
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table

@@ -39,7 +39,7 @@ class TablesOfPrograms(ShownRun):
             show: the analysis with more details
             ncu: command that profiles the longest launch of the main kernel with Nsight Compute;
                 the launch number counts from the start of the recording
-            claim_kind: type of the claimed time: lost, compute, or slow steps
+            claim_kind: type of the claimed time: lost, compute, slow steps, or slower steps
             is_minor: the finding covers less than 1% of the time and is not on the page
 
         Table ``losses``: one row per part of the analyzed GPU time that is not compute; together

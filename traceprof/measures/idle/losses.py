@@ -322,3 +322,19 @@ def _lost_by_work(part: Trace) -> dict[str, dict[int, Intervals]]:
 def within(times: Times, limits: Times) -> Times:
     """Return the intersection of ``times`` and ``limits``, for the devices in both."""
     return {device: time & limits[device] for device, time in times.items() if device in limits}
+
+
+def find_longest_gap(
+    trace: Trace, typical: Intervals, causes: Sequence[str]
+) -> tuple[int, int, int] | None:
+    """Return idle ns, start, and end of the gap with the most idle time of ``causes``.
+
+    Only gaps in the typical time count. Returns None without any.
+    """
+    starts, ends = bounds(find_gaps(trace))
+    inside = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
+    if not len(inside):
+        return None
+    lost_ns = idle_ns_by_gap(trace, *causes)
+    row = int(inside[lost_ns[inside].argmax()])
+    return int(lost_ns[row]), int(starts[row]), int(ends[row])

@@ -14,7 +14,8 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import HardwareSource, peak_between, peak_of
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.durations import DURATIONS, finish_durations, summarize
-from traceprof.measures.facts import fact
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import lengths_of, ratio_of, sums_at, where_known
 from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import union_lengths
@@ -120,3 +121,15 @@ def _large_copy_rates(trace: Trace) -> Mapping[str, npt.NDArray[np.float64]]:
     large = n_bytes >= _LARGE_BYTES
     rates = n_bytes / np.maximum(lengths_of(trace.copies), 1) * 1e9
     return {name: rates[large & (trace.copies["direction"] == name)] for name in _DIRECTIONS}
+
+
+@of_window
+def copies_with_calls(trace: Trace) -> Table:
+    """Return the copies of a trace with the call that made each: ``api`` and its ``call_ns``."""
+    launches, calls = launches_of(trace, "copies"), trace.whole.api_calls["name"]
+    is_known = launches.is_known
+    codes = np.full(len(is_known), len(calls.texts))
+    codes[is_known] = calls.codes[launches.call[is_known]]
+    api = Names.coded([*calls.texts, ""], codes)
+    call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
+    return trace.copies.assign(api=api, call_ns=call_ns)
