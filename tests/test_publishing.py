@@ -71,6 +71,9 @@ def test_a_wheel_of_this_machine_fits_others(tmp_path: Path) -> None:
         source,
         ignore=shutil.ignore_patterns(".*", "tests", "demo", "site", "*.library", "fixtures"),
     )
+    sample = Path("fixtures", "traces", "h100-cnn.sqlite.gz")  # `traceprof demo`
+    (source / sample).parent.mkdir(parents=True)
+    shutil.copy(ROOT / sample, source / sample)
     run("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, source)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.startswith("traceprof-")

@@ -23,6 +23,7 @@ from traceprof.cli.options import (
     TracePaths,
     Wide,
     WindowText,
+    check_paths,
     open_traces,
     option,
     with_options,
@@ -35,7 +36,6 @@ from traceprof.cli.output import (
     print_cached_answer,
     terminal_options,
 )
-from traceprof.cli.parsing import check_paths
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:

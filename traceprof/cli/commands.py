@@ -22,9 +22,8 @@ from typing import Any, ClassVar, Final, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from traceprof.cli.options import set_verbosity
+from traceprof.cli.options import looks_like_a_path, set_verbosity
 from traceprof.cli.output import error_message, message
-from traceprof.cli.parsing import looks_like_a_path
 from traceprof.cli.registry import COMMANDS, HELP, Command, command_meant_by, near_words
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.measures import FORMER_NAMES, analysis_names, nouns

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceprof.cli import completion
-from traceprof.cli.options import DatabaseFile, WindowText, open_traces, option, with_options
+from traceprof.cli.options import (
+    DatabaseFile,
+    WindowText,
+    check_paths,
+    open_traces,
+    option,
+    with_options,
+)
 from traceprof.cli.output import Printing, print_answer, write_output
-from traceprof.cli.parsing import check_paths, split_lists
+from traceprof.cli.parsing import split_lists
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
@@ -20,10 +21,11 @@ import typer
 
 from traceprof.cli import completion
 from traceprof.cli.output import VERBOSITY, Printing, detail, message
-from traceprof.cli.parsing import check_paths, labels_of, split_lists
+from traceprof.cli.parsing import labels_of, split_lists
 from traceprof.cli.progress import show_reading_progress
 from traceprof.errors import UsageError
-from traceprof.files import are_large_files
+from traceprof.files import are_large_files, is_there
+from traceprof.measures import analysis_names
 
 if TYPE_CHECKING:
     from traceprof.session.options import Opening
@@ -34,6 +36,37 @@ if TYPE_CHECKING:
 def option(flags: str, help_text: str, metavar: str = "", **more: Any) -> Any:
     """Return an option with its space-separated flags, its help, and the name of its value."""
     return typer.Option(*flags.split(), help=help_text, metavar=metavar or None, **more)
+
+
+def looks_like_a_path(text: str) -> bool:
+    """Return whether ``text`` is an existing path, or probably meant as a path or pattern."""
+    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
+
+
+def check_paths(paths: list[Path]) -> list[Path]:
+    """Return ``paths`` unchanged if each of them can be a trace.
+
+    Raises:
+        UsageError: one is an option, or the name of a table. The message names the right command.
+    """
+    for path in paths:
+        name = str(path)
+        if is_there(name):
+            continue
+        if name.startswith("-"):
+            raise UsageError(f"expected a trace, not {name!r}: put options before `--`")
+        close_names = (
+            [] if looks_like_a_path(name) else get_close_matches(name, analysis_names(), n=1)
+        )
+        if close_names:
+            files = (
+                shlex.join(text for text in map(str, paths) if looks_like_a_path(text)) or "TRACE"
+            )
+            mistake = (
+                "is a table, not a trace" if close_names[0] == name else "is not a table or a trace"
+            )
+            raise UsageError(f"{name!r} {mistake}: run `traceprof show {close_names[0]} {files}`")
+    return paths
 
 
 TracePaths: TypeAlias = Annotated[

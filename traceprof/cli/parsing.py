@@ -2,45 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from difflib import get_close_matches
-from pathlib import Path
 
 from traceprof.errors import UsageError
-from traceprof.files import is_there
-from traceprof.measures import analysis_names
-
-
-def looks_like_a_path(text: str) -> bool:
-    """Return whether ``text`` is an existing path, or probably meant as a path or pattern."""
-    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
-
-
-def check_paths(paths: list[Path]) -> list[Path]:
-    """Return ``paths`` unchanged if each of them can be a trace.
-
-    Raises:
-        UsageError: one is an option, or the name of a table. The message names the right command.
-    """
-    for path in paths:
-        name = str(path)
-        if is_there(name):
-            continue
-        if name.startswith("-"):
-            raise UsageError(f"expected a trace, not {name!r}: put options before `--`")
-        close_names = (
-            [] if looks_like_a_path(name) else get_close_matches(name, analysis_names(), n=1)
-        )
-        if close_names:
-            files = (
-                shlex.join(text for text in map(str, paths) if looks_like_a_path(text)) or "TRACE"
-            )
-            mistake = (
-                "is a table, not a trace" if close_names[0] == name else "is not a table or a trace"
-            )
-            raise UsageError(f"{name!r} {mistake}: run `traceprof show {close_names[0]} {files}`")
-    return paths
 
 
 def labels_of(texts: Sequence[str] | None) -> dict[str, str]:

@@ -17,6 +17,7 @@ from traceprof.cli.options import (
     Output,
     RankList,
     TracePaths,
+    check_paths,
     open_traces,
     option,
     with_options,
@@ -29,7 +30,7 @@ from traceprof.cli.output import (
     print_notes,
     terminal_options,
 )
-from traceprof.cli.parsing import check_paths, numbers_of
+from traceprof.cli.parsing import numbers_of
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 

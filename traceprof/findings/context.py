@@ -28,7 +28,7 @@ from traceprof.measures.idle.losses import (
     find_longest_gap,
     idle_times,
 )
-from traceprof.measures.lost_work import lost_work
+from traceprof.measures.lost_work import has_ranges, lost_work
 from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.base import (
     ITERATION,
@@ -108,7 +108,7 @@ class Context:
         """
         if self.devices:
             return self.devices
-        with_ranges = np.flatnonzero(self.ranks.each(_has_ranges)).tolist()
+        with_ranges = np.flatnonzero(self.ranks.each(has_ranges)).tolist()
         return [-1 - i for i in with_ranges or range(len(self.ranks))]
 
     @cached_property
@@ -437,10 +437,6 @@ class Context:
     def advice(self, *, pytorch: str, other: str) -> str:
         """Return the advice for PyTorch if the run used PyTorch, else the other advice."""
         return pytorch if self.software.has_pytorch else other
-
-
-def _has_ranges(part: Trace) -> bool:
-    return len(part.ranges) > 0
 
 
 def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Table:

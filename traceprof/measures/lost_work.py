@@ -296,3 +296,8 @@ def _action(ranks: Ranks, older: Note | None) -> Note:
             f"{again}use Nsight Systems for CUDA {{new}} or later", new=older.values["new"]
         )
     return Note(f"{again}{ranks.info.recorded_by.how_to('all')}")
+
+
+def has_ranges(trace: Trace) -> bool:
+    """Return whether a rank recorded any range; a launcher process has none."""
+    return len(trace.ranges) > 0
