@@ -312,6 +312,11 @@ def _once(machine: Machine, step: int) -> None:
         machine.work(500 * MS)
 
 
+def _free_in_few_steps(machine: Machine, step: int) -> None:
+    if step in (9, 17):
+        machine.call("cudaFree", 300 * MS)
+
+
 _DISPATCH: Final = "void flashinfer::moe::moeA2ADispatchKernel<8, __nv_bfloat16>(int)"
 _COMBINE: Final = "void mori::moe::EpCombineInterNodeV1Kernel<__hip_bfloat16>(int)"
 
@@ -675,6 +680,14 @@ SCENARIOS: Final = (
         several(lambda _: parallel(4), 4),
         ("straggler",),
         "step 12",
+    ),
+    Scenario(
+        "memory_freed_by_rank_2_in_few_steps",
+        several(lambda r: parallel(4, inside=_free_in_few_steps if r == 2 else nothing), 4),
+        ("slow_steps",),
+        several(lambda _: parallel(4), 4),
+        ("straggler",),
+        "mostly due to memory allocation (cudaFree) on rank 2",
     ),
     Scenario(
         "input_wait_of_one_rank",

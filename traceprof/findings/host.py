@@ -274,7 +274,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
             *named,
         ),
         action=_advice_between_steps(context)
-        if is_between
+        if is_between and main_kind not in (_DRIVER, _FILES)
         else _advice_for(context, main_kind, alone),
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
         window=context.longest_row(gaps) if len(gaps) else "",
@@ -381,6 +381,13 @@ def _kind_of(name: str) -> str:
     if name == NOTHING:
         return NOTHING
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
+
+
+def advice_on_call(name: str) -> str:
+    """Return the advice on calls that launch kernels, of the driver, and on files; else ""."""
+    kind = _kind_of(name)
+    is_known = kind in (_DRIVER, _FILES) or (kind == _LAUNCHING and "Launch" in name)
+    return _ADVICE_BY_KIND[kind] if is_known else ""
 
 
 def _advice_for(context: Context, kind: str, alone: str) -> str:

@@ -315,7 +315,7 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
     return [row for _, row in sorted(rows, key=lambda item: -item[0])]
 
 
-_SUBJECTS: Final = {
+SUBJECTS: Final = {
     "data": "input pipeline",
     "launch": "kernel launches",
     "host": "CPU work between launches",
@@ -323,6 +323,7 @@ _SUBJECTS: Final = {
     "exposed_communication": "communication",
     "exposed_transfer": "transfers",
 }
+"""The subject of the rules on each part of GPU time and each cause of idle time."""
 
 
 def subjects_with_losses(losses: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -338,7 +339,7 @@ def subjects_with_losses(losses: Iterable[Mapping[str, Any]]) -> set[str]:
     min_lost_ns, min_claimed_ns = _MIN_LARGE_LOSS_RATIO * whole_ns, _MINOR_RATIO * whole_ns
     return {
         subject
-        for loss, subject in _SUBJECTS.items()
+        for loss, subject in SUBJECTS.items()
         if lost[loss] >= min_lost_ns > 0 or claimed[loss] >= min_claimed_ns > 0
     }
 

@@ -68,12 +68,7 @@ def loading(context: Context) -> Iterator[Finding]:
         Table.stacked([*named, *ranges]),
         title="Kernel compilation or loading{} leaves the GPU idle for {{share:ratio}} of step "
         "time",
-        action=context.advice(
-            pytorch="Keep shapes constant (`torch.compile(dynamic=True)`, padding), run all shapes "
-            "once before you measure, and cache compiled kernels (`TORCHINDUCTOR_CACHE_DIR`).",
-            other="Compile ahead of time for this GPU, and load all kernels before the loop "
-            "(`CUDA_MODULE_LOADING=EAGER`).",
-        ),
+        action=context.advice(pytorch=_KEEP_SHAPES, other=_LOAD_AHEAD),
         caveat="The first launch of a kernel loads it. This cost occurs once.",
     )
     yield from _finding_on_calls(
@@ -93,12 +88,11 @@ def loading(context: Context) -> Iterator[Finding]:
 def allocations(context: Context) -> Iterator[Finding]:
     """Find memory that is allocated and freed in the loop."""
     calls = _calls_named(context, _ALLOCATES)
-    pins = calls["name"].by_text([bool(_PINS.search(text)) for text in calls["name"].texts])
     lengths = lengths_of(calls)
     # Memory that is hardly ever freed is a growing pool, unless each iteration allocates.
     grows = not len(context.steps) and 2 * _n_named(calls, _FREES) < _n_named(calls, _ADDS)
     grows = grows and not is_in_most_iterations(context, calls)
-    if 2 * lengths[np.asarray(pins, np.bool_)].sum() > lengths.sum():
+    if 2 * lengths[are_named(calls["name"], _PINS)].sum() > lengths.sum():
         action = context.advice(pytorch=_REUSE_PINNED_TENSOR, other=_REUSE_PINNED)
     elif grows:
         action = _WARM_UP
@@ -114,6 +108,26 @@ def allocations(context: Context) -> Iterator[Finding]:
     )
 
 
+def subject_and_advice(context: Context, name: str) -> tuple[str, str]:
+    """Return the subject of the rule on calls to ``name``, and its advice; "" for other names."""
+    if _PINS.search(name) and _ALLOCATES.search(name):
+        advice = context.advice(pytorch=_REUSE_PINNED_TENSOR, other=_REUSE_PINNED)
+        return allocations.subject, advice
+    if _ALLOCATES.search(name):
+        return allocations.subject, context.advice(pytorch=_KEEP_SIZES, other=_ALLOCATE_AHEAD)
+    if _LOADS.search(name):
+        return loading.subject, context.advice(pytorch=_KEEP_SHAPES, other=_LOAD_AHEAD)
+    return "", ""
+
+
+_KEEP_SHAPES: Final = (
+    "Keep shapes constant (`torch.compile(dynamic=True)`, padding), run all shapes once before you "
+    "measure, and cache compiled kernels (`TORCHINDUCTOR_CACHE_DIR`)."
+)
+_LOAD_AHEAD: Final = (
+    "Compile ahead of time for this GPU, and load all kernels before the loop "
+    "(`CUDA_MODULE_LOADING=EAGER`)."
+)
 _KEEP_SIZES: Final = (
     "Keep tensor sizes constant from step to step, leave memory free for the caching allocator "
     "(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`), and do not call "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.excess import ExcessCause, find_cause
 from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import STEPS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
@@ -18,9 +20,9 @@ from traceprof.measures.rows import lengths_of, mean_of
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS
-from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
 _MIN_WARMUP_RATIO: Final = 0.05
@@ -28,6 +30,8 @@ _MIN_STEPS: Final = 2
 _MIN_SLOW_RATIO: Final = 0.01
 _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_LATE_RATIO: Final = 0.5
+_MIN_MAIN_RATIO: Final = 0.5
+_MAX_STEPS_EXPLAINED: Final = 3
 _MAX_CLOCK_RATIO: Final = 0.97
 """GPU clocks vary by some steps of 15 MHz without any reason."""
 _ALLOCATOR_COUNTERS: Final = {
@@ -113,30 +117,39 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     n_ranks = len(np.unique(table["process"]))
     single = "One slow step out of {of:count} takes {excess:ns} more than usual"
     several = "{n:count} slow steps out of {of:count} take {excess:ns} more than usual in total"
-    reasons = [_note_on_step(table.row(i), context.ranks) for i in worst[:3].tolist()]
+    reasons = [_explain_step(context, i) for i in worst[:_MAX_STEPS_EXPLAINED].tolist()]
+    main = _main_reason(reasons, float(table["excess_ns"][worst].sum()))
+    text, values = _words_on_main(main)
+    allocating = [*_notes_on_allocator(table, slow, context.kinds == USUAL)]
     yield Finding(
         title=Note.of(
             (single if len(worst) == 1 else several)
             + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
-            + ", {share:ratio} of the total time of all steps",
+            + ", {share:ratio} of the total time of all steps"
+            + text,
             n=len(worst),
             of=len(np.unique(table["step"][np.isin(context.kinds, (USUAL, SLOW))])),
             excess=context.slow_excess_ns / n_ranks,
             ranks=n_ranks,
             share=context.slow_ratio,
+            **values,
         ),
         claims=(context.unclaimed(dict.fromkeys(context.places, time), ClaimKind.SLOW),),
         kind=Kind.MEASURED,
         evidence=(
-            *reasons,
+            *(reason.note for reason in reasons),
             *notes_on_machine(table, slow, context.kinds == USUAL),
         ),
-        action=_advice_on_slow(set(table["grown_phase"][slow].tolist())),
+        action=main.cause.advice(context)
+        if main and main.cause
+        else _advice_on_slow(set(table["grown_phase"][slow].tolist())),
         caveat="Evaluation or checkpointing without a named range can be intended.",
         window=f"step:{table['step'][worst[0]]}",
-        other_subjects=("load balance across ranks",)
-        if any("rank" in why.values for why in reasons)
-        else (),
+        other_subjects=(
+            *(reason.cause.subject for reason in reasons if reason.cause),
+            *("load balance across ranks" for reason in reasons if reason.rank is not None),
+            *("memory allocation" for _ in allocating),
+        ),
     )
 
 
@@ -150,20 +163,68 @@ def _advice_on_slow(grown: set[str]) -> str:
     return f"{see} Common causes: logging, garbage collection, slow file I/O, other jobs."
 
 
-def _note_on_step(step: Mapping[str, Any], ranks: Ranks) -> Note:
-    """Return a note on the excess of a step, the part that grew, and the rank that was late."""
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why one step is slow: a note, its excess, the late rank, and the cause (None: unknown)."""
+
+    note: Note
+    excess_ns: float
+    rank: int | None
+    cause: ExcessCause | None
+
+
+def _explain_step(context: Context, row: int) -> _Reason:
+    """Return why step ``row`` is slow: the part that grew, the late rank, and its cause."""
+    ranks = context.ranks
+    step, times = measured_steps(ranks).table.row(row), context.steps.table.row(row)
     text = "step {step}: slower by {excess:ns}"
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"step": int(step["step"]), "excess": float(step["excess_ns"])}
     for name in ("grown_part", "grown_phase"):
         if step[name]:
             text += f", {{{name}}} +{{{name}_ns:ns}}"
             values |= {name: step[name].replace("_", " "), f"{name}_ns": step[f"{name}_ns"]}
     late = find_rank_steps(ranks).table.known("rank", "late_ns")
     late = late.take(late["step"] == step["step"]).in_order("-late_ns")
+    process, rank = times["process"], None
+    window = TimeWindow(times["device_start_ns"], times["device_end_ns"])
     if len(late) and late["late_ns"][0] >= _MIN_LATE_RATIO * step["excess_ns"]:
         text += "; rank {rank} is {late:ns} late at a collective"
-        values |= {"rank": int(late["rank"][0]), "late": float(late["late_ns"][0])}
-    return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
+        first = late.row(0)
+        process, rank = first["process"], int(first["rank"])
+        window = TimeWindow(first["start_ns"], first["end_ns"])
+        values |= {"rank": rank, "late": float(first["late_ns"])}
+    cause = find_cause(context, process, window, values["excess"])
+    if cause is not None and cause.names not in ((), (step["grown_phase"],)):
+        text += f"{';' if rank is None else ':'} {cause.words}"
+        values |= {"cause": ", ".join(cause.names), "cause_ns": cause.ns}
+    return _Reason(Note.of(text, **values), values["excess"], rank, cause)
+
+
+def _main_reason(reasons: Sequence[_Reason], excess_ns: float) -> _Reason | None:
+    """Return the first of the ``reasons`` whose cause explains most of ``excess_ns``, if any."""
+    for reason in reasons:
+        if reason.cause is None:
+            continue
+        same = [
+            other
+            for other in reasons
+            if other.cause is not None and other.cause.noun == reason.cause.noun
+        ]
+        if sum(other.excess_ns for other in same) >= _MIN_MAIN_RATIO * excess_ns:
+            is_one_rank = len({other.rank for other in same}) == 1
+            return reason if is_one_rank else replace(reason, rank=None)
+    return None
+
+
+def _words_on_main(main: _Reason | None) -> tuple[str, dict[str, Any]]:
+    """Return the words of a title on the main cause, and their values."""
+    if main is None or main.cause is None:
+        return "", {}
+    values: dict[str, Any] = {"cause": main.cause.noun, "names": ", ".join(main.cause.names)}
+    text = ", mostly due to {cause}" + (" ({names})" if main.cause.names else "")
+    if main.rank is None:
+        return text, values
+    return f"{text} on rank {{rank}}", values | {"rank": main.rank}
 
 
 def notes_on_machine(
@@ -185,6 +246,14 @@ def notes_on_machine(
             )
             text += ", throttled (power or heat) {held:ratio} of the time" if throttled > 0 else ""
             yield Note.of(text, clock=round(clock), typical=round(typical), held=throttled)
+    yield from _notes_on_allocator(table, slow, usual)
+
+
+def _notes_on_allocator(
+    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]
+) -> Iterator[Note]:
+    """Yield notes on counters of PyTorch's memory allocator that are higher in the slow steps."""
+    slow_rows, usual_rows = table.take(slow), table.take(usual)
     for name, words in _ALLOCATOR_COUNTERS.items():
         if name in table and mean_of(slow_rows[name]) > np.nan_to_num(mean_of(usual_rows[name])):
             count = int(np.nansum(slow_rows[name]))
