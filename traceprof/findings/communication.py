@@ -14,15 +14,21 @@ from traceprof.findings.claims import Claim, Kind, Times, starts_within, union_b
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import COLLECTIVES, Finding, rule
-from traceprof.measures.device.times import devices_of_processes
+from traceprof.hardware.catalogue import Link
+from traceprof.measures.collectives.operations import SINGLE_OPS
+from traceprof.measures.collectives.rates import peak_of_group
+from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.device.times import devices_of_processes, trace_of_device
 from traceprof.measures.host.states import HOST_BACKENDS
 from traceprof.measures.host.states import host_communication as communication_of_hosts
 from traceprof.measures.rows import ints, rows_by, unions_by
 from traceprof.measures.workload import COMMUNICATION
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import gpus_of
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.messages import kernel_kind
 
@@ -46,6 +52,14 @@ _ADVICE_BY_OPERATION: Final = (
     ),
 )
 """Patterns of operation names, and the advice for PyTorch on each operation."""
+
+_MIN_LINK_RATIO: Final = 0.02
+"""Share of the peak rate of a link that the slowest plausible transfer has."""
+_MIN_NETWORK_BYTES_PER_S: Final = 1.25e9
+"""The rate of 10 Gb/s Ethernet, the slowest plausible network between GPUs with NVLink."""
+_MAX_LATENCY_NS: Final = 20_000
+"""Latency of a collective per rank."""
+_POINT_TO_POINT: Final = (*SINGLE_OPS, "send_recv")
 
 _MIN_SMALL_RATIO: Final = 0.02
 _MIN_COLLECTIVES_PER_STEP: Final = 20
@@ -102,6 +116,86 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
         ),
         window="" if longest is None else context.window_text(*longest),
     )
+
+
+@rule(
+    "communication",
+    "waiting for other ranks in collectives, if one rank is recorded",
+    "kernels",
+    about=COLLECTIVES,
+    show="collectives",
+)
+def collective_waits(context: Context) -> Iterator[Finding]:
+    """Find collectives that take far longer than any link needs: the rank waits for other ranks."""
+    if context.kind == COMMUNICATION or len(context.matches.members) > 1:
+        return  # the traces of several ranks show the waiting
+    slow = _implausibly_slow(context)
+    times = unions_by(slow, "device")
+    claim = context.unclaimed({d: t - context.times[d].compute for d, t in times.items()})
+    share = context.share(claim)
+    if share < _MIN_EXPOSED_RATIO:
+        return
+    longest = slow.row(int((slow["end_ns"] - slow["start_ns"]).argmax()))
+    length_ns = longest["end_ns"] - longest["start_ns"]
+    device = longest["device"]
+    peak = peak_of_group(context.ranks, device, longest["group_size"])
+    nvlink = peak_of(trace_of_device(context.ranks, device), device, Link.NVLINK)
+    known_peak = peak or nvlink
+    assert known_peak is not None  # `_implausibly_slow` leaves out other devices
+    yield Finding(
+        title=Note.of(
+            "Waiting in collectives takes {share:ratio} of step time: the other ranks arrive late, "
+            "or the link is broken",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.counted(len(slow), "collective(s) slower than any transfer"),
+            Note.of(
+                "{op} of {size:bytes} over {ranks:count} ranks takes {length:ns}: bus bandwidth "
+                "{rate:bytes/s}, but {link} has {peak:bytes/s}"
+                + ("" if peak else ", and even 10 Gb/s Ethernet has {network:bytes/s}"),
+                op=str(longest["op"]),
+                size=longest["n_bytes"],
+                ranks=longest["group_size"],
+                length=length_ns,
+                rate=longest["bus_bytes"] / length_ns * 1e9,
+                link=known_peak.what.partition(",")[0],
+                peak=known_peak.bytes_per_s,
+                network=_MIN_NETWORK_BYTES_PER_S,
+            ),
+        ),
+        action="Record all ranks and pass all their traces: they show which rank is late and why. "
+        "If no rank is late, test the link with `all_reduce_perf` and `NCCL_DEBUG=INFO`. Overlap "
+        "with compute saves nothing, because the late ranks determine the step time.",
+        caveat="The trace contains one rank, so the late rank is unknown.",
+        window=context.longest_row(slow),
+    )
+
+
+def _implausibly_slow(context: Context) -> Table:
+    """Return the collectives in the typical time that take longer than any plausible transfer.
+
+    The slowest plausible transfer has 2% of the peak rate of the link, plus 20 us per rank. If the
+    link is unknown, its rate is that of 10 Gb/s Ethernet, and only GPUs with NVLink count: other
+    machines may have an even slower network. Sends and receives are not included: stages of a
+    pipeline wait by design.
+    """
+    rows = context.matches.rows
+    is_known = rows["is_timed"] & (rows["device"] >= 0) & (rows["bus_bytes"] > 0)
+    rows = rows.take(is_known & ~rows["op"].isin(_POINT_TO_POINT))
+    rows = rows.take(starts_within(rows, context.typical))
+    rates = {}
+    for device, size in groups_of(rows["device"], rows["group_size"]).keys:
+        peak = peak_of_group(context.ranks, device, size)
+        rates[device, size] = _MIN_LINK_RATIO * peak.bytes_per_s if peak else np.nan
+        if peak is None and peak_of(trace_of_device(context.ranks, device), device, Link.NVLINK):
+            rates[device, size] = _MIN_NETWORK_BYTES_PER_S
+    keys = zip(rows["device"].tolist(), rows["group_size"].tolist(), strict=True)
+    rate = np.array([rates[key] for key in keys], np.float64)
+    transfer_ns = rows["bus_bytes"] / rate * 1e9 + _MAX_LATENCY_NS * rows["group_size"]
+    return rows.take(rows["end_ns"] - rows["start_ns"] > transfer_ns)  # NaN: False
 
 
 @rule("communication", "communication by the CPU (gloo, MPI)", "kernels", show="collectives")

@@ -17,8 +17,9 @@ from traceprof.measures import shown_by
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
 from traceprof.measures.idle.losses import idle_times
-from traceprof.measures.ranks.costs import cost_of, tails_delayed_by
+from traceprof.measures.ranks.costs import Cause, cause_of, cost_of, tails_delayed_by
 from traceprof.measures.ranks.groups import Grouping, find_late_host_or_rack
+from traceprof.measures.ranks.imbalance import changes_rank
 from traceprof.measures.ranks.stragglers import (
     RankLateness,
     describe_delay,
@@ -156,6 +157,7 @@ def straggler(context: Context) -> Iterator[Finding]:
             slow_ranks is not None
             and slow_ranks.is_compute
             and slow_ranks.factor >= _MIN_SLOW_FACTOR
+            and not any(changes_rank(context.ranks, place) for place in slow_ranks.places)
         ):
             yield _slow_rank_finding(
                 context, slow_ranks, "according to the clocks, no rank delays the others"
@@ -186,8 +188,10 @@ def straggler(context: Context) -> Iterator[Finding]:
         one_time_ns=slow.cost_ns if slow.is_once else None,
         evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
         if slow.is_once
-        else (slow.evidence,),
-        action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _advice_for(slow.label),
+        else (slow.evidence, *_notes_on_cause(slow.cause)),
+        action=_ACTION_ONCE.format(slow=slow.label)
+        if slow.is_once
+        else _advice_on(slow.label, slow.cause),
         caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
         "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
@@ -214,8 +218,8 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
     claim_kind = ClaimKind.COMPUTE if slow.is_compute else ClaimKind.LOST
     due_ns = slow.excess_ns * context.n_steps
     claims = (
-        *_attributed((context.unclaimed(exposed),), due_ns * len(exposed)),
-        *_attributed((context.unclaimed(extra, claim_kind),), due_ns * len(extra)),
+        *attributed((context.unclaimed(exposed),), due_ns * len(exposed)),
+        *attributed((context.unclaimed(extra, claim_kind),), due_ns * len(extra)),
     )
     least = slow.least_ns / slow.excess_ns
     # With wrong clocks, the analyzed time is wrong as well, but the excess is correct.
@@ -260,6 +264,32 @@ def _advice_for(who: str) -> str:
     )
 
 
+def _advice_on(who: str, cause: Cause | None) -> str:
+    """Return the advice on a late rank by its cause; on a stage, or without a cause, in general."""
+    if cause is None or cause.kernels is None:
+        return _advice_for(who)
+    if cause.factor is None:
+        return (
+            f"Give {who} less work: distribute samples, tokens, or layers evenly over the ranks "
+            f"(`{shown_by('stragglers')}`)."
+        )
+    if not cause.kernels.has_grids:
+        return _advice_for(who)
+    return (
+        f"Check the GPU of {who}: clocks, power limit, temperature, and other jobs on it "
+        "(`nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1`). If its "
+        "kernels have a fixed grid (one block per SM), compare the batch sizes of the ranks."
+    )
+
+
+def _notes_on_cause(cause: Cause | None) -> Iterator[Note]:
+    """Yield a note on the kernel with the most extra work, if more work is the cause."""
+    if cause is not None and cause.kernels is not None and cause.factor is None:
+        note = cause.kernels.describe_work()
+        if note is not None:
+            yield note
+
+
 _ACTION_ONCE: Final = (
     "Check what {slow} did at that time (`traceprof timeline`): a checkpoint, garbage collection, "
     "a storage or network retry, or another job on its host."
@@ -278,6 +308,7 @@ class _Straggler:
     cost_ns: int
     evidence: Note
     is_once: bool = False
+    cause: Cause | None = None
 
 
 def _find_straggler(context: Context) -> _Straggler | None:
@@ -289,7 +320,9 @@ def _find_straggler(context: Context) -> _Straggler | None:
     lateness = lateness_of_ranks(context.ranks)
     slow = next((rank for rank in lateness if rank.is_straggler), None)
     if slow is not None:
-        return _Straggler(slow.label, (slow.member,), slow.cost_ns, _note_on_rank(slow))
+        cause = cause_of(context.ranks, slow.member)
+        note = _note_on_rank(slow)
+        return _Straggler(slow.label, (slow.member,), slow.cost_ns, note, cause=cause)
     late = next((rank for rank in lateness if is_once_in_all(context.ranks, rank)), None)
     if late is None:
         return None
@@ -344,8 +377,8 @@ def _claims_on_waiting(
     }
     extra = context.unclaimed(computing, ClaimKind.COMPUTE), context.unclaimed(not_computing)
     claims = (
-        *_attributed((context.unclaimed(exposed),), due_ns * len(others)),
-        *_attributed(extra, due_ns * len(times)),
+        *attributed((context.unclaimed(exposed),), due_ns * len(others)),
+        *attributed(extra, due_ns * len(times)),
     )
     if most <= _MIN_RANGE_FACTOR:
         return claims  # the rank that waits least limits the saving
@@ -371,7 +404,7 @@ def devices_of_members(context: Context) -> dict[int, int]:
     return found
 
 
-def _attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
+def attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
     """Return the claims with ``due_ns`` of their time attributed to the finding, or all."""
     total_ns = sum(claim.total_ns for claim in claims)
     ratio = min(1.0, due_ns / total_ns) if total_ns else 0.0

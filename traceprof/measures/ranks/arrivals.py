@@ -35,8 +35,8 @@ DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
 """Suffix of a host phase during which the device was idle."""
 USED_TABLES: Final = (
-    *("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes"),
-    "devices",
+    *("kernels", "kernel_shapes", "copies", "collectives", "api_calls", "ranges", "host_ops"),
+    *("processes", "devices"),
 )
 """Tables that analyses of lateness read: arrivals, and what the ranks did before."""
 _KNOWN_COLUMNS: Final = ("match", "member", "late_ns")

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from traceprof.measures.collectives.blame import Blame, find_blame
 from traceprof.measures.collectives.matches import find_matches
-from traceprof.measures.collectives.members import find_members, member_of_rows
 from traceprof.measures.collectives.waits import (
     computing_of_devices,
     find_rows_in,
@@ -20,16 +19,15 @@ from traceprof.measures.collectives.waits import (
 )
 from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import ON_HOST, excess_of_members
+from traceprof.measures.ranks.kernels import KernelExcess, compare_kernels, kernels_of_members
 from traceprof.measures.ranks.times import parts_of_members
-from traceprof.measures.rows import ints, lengths_of
-from traceprof.model.activity import Activity
+from traceprof.measures.rows import ints
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import grouped_by, groups_of, numbered, places_of, rows_by_value
+from traceprof.model.grouping import groups_of, numbered, places_of, rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import DEVICE_TABLES
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -235,11 +233,15 @@ def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a rank spends more time on: text, total ns, and for kernels the slowdown factor."""
+    """What a rank spends more time on: text, total ns, and for slow kernels the slowdown factor.
+
+    ``kernels`` compares the kernels if the cause is more work, or the same work that takes longer.
+    """
 
     text: str
     excess_ns: int
     factor: float | None = None
+    kernels: KernelExcess | None = None
 
 
 @of_window
@@ -252,63 +254,23 @@ def cause_of(ranks: Ranks, place: int) -> Cause | None:
     others = [parts for i, parts in parts_of.items() if i != place]
     if place not in parts_of or not others:
         return None
-    slower_ns, more_ns, factor = _compare_kernels(ranks, place)
     copies_ns = int(
         parts_of[place]["exposed_transfer_ns"]
         - np.median([parts["exposed_transfer_ns"] for parts in others])
     )
+    found = [Cause("copies that nothing hides", copies_ns)]
+    kernels = compare_kernels(kernels_of_members(ranks), place)
+    if kernels is not None:
+        found = [
+            Cause(kernels.slower_text, kernels.slower_ns, kernels.factor, kernels),
+            Cause(kernels.more_text, kernels.more_ns, kernels=kernels),
+            *found,
+        ]
     excess_ns = int(find_blame(ranks).excess_ns[place])
-    rest_ns = excess_ns - max(slower_ns, 0) - max(more_ns, 0) - max(copies_ns, 0)
-    found = [
-        Cause("the same kernels take longer", slower_ns, factor),
-        Cause("more kernels", more_ns),
-        Cause("copies that nothing hides", copies_ns),
-        Cause(f"the device waits for {_find_awaited(ranks, place)}", rest_ns),
-    ]
+    rest_ns = excess_ns - sum(max(cause.excess_ns, 0) for cause in found)
+    found.append(Cause(f"the device waits for {_find_awaited(ranks, place)}", rest_ns))
     largest = max(found, key=lambda cause: cause.excess_ns)
     return largest if largest.excess_ns > _MIN_CAUSE_RATIO * excess_ns > 0 else None
-
-
-def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
-    """Compare the kernels of ``place`` with the median of the other ranks that run the same kernel.
-
-    Return the ns that the same kernels take longer, the ns of additional kernels, and the slowdown
-    factor of the same kernels.
-    """
-    table = _kernels_of_members(ranks)
-    is_mine = table["member"] == place
-    mine, others = table.take(is_mine), table.take(~is_mine)
-    n, ns, name = mine["n"], mine["ns"], mine["name"].codes
-    usual, n_ranks = groups_of(others["name"].packed), len(np.unique(others["member"]))
-    mean_ns, count = (np.full(len(mine["name"].texts), value) for value in (np.nan, 0.0))
-    (known,) = usual.values
-    mean_ns[known] = usual.quantiles(others["ns"] / others["n"])
-    count[known] = np.where(usual.counts * 2 > n_ranks, usual.quantiles(others["n"]), 0)
-    mean_ns, count = mean_ns[name], count[name]
-    is_known = ~np.isnan(mean_ns)
-    expected = (n * mean_ns)[is_known]
-    slower = float((ns[is_known] - expected).sum())
-    more = float(((n - count) * mean_ns)[is_known].sum() + ns[~is_known].sum())
-    factor = float(ns[is_known].sum() / expected.sum()) if expected.sum() > 0 else 1.0
-    return round(slower), round(more), factor
-
-
-@of_window
-def _kernels_of_members(ranks: Ranks) -> Table:
-    """Return the kernels of each rank by name, without communication: member, name, n, ns."""
-    kernels = Table.stacked(ranks.each(_sum_kernels))
-    kernels = kernels.assign(member=member_of_rows(find_members(ranks), kernels))
-    found, groups = grouped_by(kernels, "member", "name")
-    return found.assign(
-        **{column: groups.reduced(np.add, kernels[column]) for column in ("n", "ns")}
-    )
-
-
-def _sum_kernels(part: Trace) -> Table:
-    """Return the count and ns of compute kernels by process, device, and name."""
-    kernels = part.kernels.take(part.kernels["activity"] != Activity.COMMUNICATION.value)
-    found, groups = grouped_by(kernels, "process", "device", "name")
-    return found.assign(n=groups.counts, ns=groups.reduced(np.add, lengths_of(kernels)))
 
 
 def _find_awaited(ranks: Ranks, place: int) -> str:

@@ -83,7 +83,7 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
 @fact
 def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     matches = find_matches(ranks)
-    steps, shifts = _align_numbers(steps_of_ranks(ranks), matches)
+    steps, shifts, work_ns = aligned_steps(ranks)
     table = steps.table
     rows = matches.shared
     place = steps_of_calls(steps, rows)
@@ -94,7 +94,7 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
         {
             "rank": [m and m.known_rank for m in known],
             "step": table["step"],
-            "step_without_waits_ns": ends - starts - _measure_waiting(ranks, matches, steps),
+            "step_without_waits_ns": work_ns,
             "duration_ns": ends - starts,
             **_sum_by_step(ranks, matches, rows, place, len(steps)),
             "phase": _find_phases(ranks, rows, place, steps),
@@ -106,6 +106,20 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
         }
     )
     return RankSteps(result.in_order("step", "rank", "process"), shifts)
+
+
+@fact
+def aligned_steps(ranks: Ranks) -> tuple[Steps, dict[int, int], Int64Array]:
+    """Return the steps with the same numbers on all ranks, the offsets, and the time without waits.
+
+    The offset is that of each process with changed numbers. The time is the duration on the device
+    without exposed waiting for other ranks, in ns per row.
+    """
+    matches = find_matches(ranks)
+    steps, shifts = _align_numbers(steps_of_ranks(ranks), matches)
+    waited_ns = _measure_waiting(ranks, matches, steps)
+    starts, ends = ints(steps.table, "device_start_ns", "device_end_ns")
+    return steps, shifts, ends - starts - waited_ns
 
 
 def _align_numbers(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:

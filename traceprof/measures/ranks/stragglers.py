@@ -32,6 +32,12 @@ from traceprof.measures.ranks.groups import (
     find_late_host_or_rack,
     table_of_late,
 )
+from traceprof.measures.ranks.imbalance import (
+    changes_rank,
+    describe_turns,
+    find_imbalance,
+    notable_steps,
+)
 from traceprof.measures.ranks.pipeline import find_stages
 from traceprof.measures.ranks.work_times import describe_slow, find_slow_ranks
 from traceprof.model.grouping import rows_by_value
@@ -228,7 +234,7 @@ def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLatenes
     # With one clock, different ends are real: some ranks finish later, as with gloo.
     has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
     is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.end_skew_ns)
-    is_late = is_blamed and rank.delays_count > 1
+    is_late = is_blamed and rank.delays_count > 1 and not changes_rank(ranks, rank.member)
     evaluated = replace(
         rank,
         is_straggler=is_late and is_clear,
@@ -327,8 +333,16 @@ def measure_stragglers(ranks: Ranks) -> Result:
         "late_groups": table_of_late(group for group in (late_whole, late_stage) if group),
     }
     on_delays = [describe_delay(ranks, rank) for rank in lateness if rank.is_late_once]
+    if any(rank.is_blamed and changes_rank(ranks, rank.member) for rank in lateness):
+        on_delays.append(_describe_turns(ranks))
     on_ranks = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
     return Result("stragglers", SPEC, tables, scalars, (*on_groups, *on_ranks, *skew))
+
+
+def _describe_turns(ranks: Ranks) -> Note:
+    """Return a note on ranks that are late in turn."""
+    note = describe_turns(ranks, notable_steps(find_imbalance(ranks)))
+    return Note(f"No rank is a straggler: {note.text}.", note.values)
 
 
 def _notes_on_skew(blame: Blame) -> list[Note]:
