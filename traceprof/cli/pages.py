@@ -103,7 +103,8 @@ def _report_of_comparison(
     title: str | None,
 ) -> str:
     """Return the report that compares two runs, with both timelines."""
-    from traceprof.comparison.comparing import compare_opened, open_two_runs
+    from traceprof.comparison.comparing import compare_opened
+    from traceprof.comparison.opened import open_two_runs
     from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
     from traceprof.render.timeline.beside import TimelineSide, encode_side_by_side
@@ -151,7 +152,7 @@ def timeline(
     For two runs (BASE NEW, or several files of each with `vs` between them), the timelines are
     aligned step by step.
     """
-    from traceprof.comparison.comparing import sides_of_paths
+    from traceprof.comparison.opened import sides_of_paths
     from traceprof.session.run_cache import RunCache
 
     kind = kind or _format_of(output)
@@ -222,7 +223,7 @@ def _side_by_side_page(
     """
     if kind != "html":
         raise UsageError("two timelines side by side need an HTML page: use -o FILE.html")
-    from traceprof.comparison.comparing import open_two_ranks, open_two_runs
+    from traceprof.comparison.opened import open_two_ranks, open_two_runs
     from traceprof.render.timeline.beside import TimelineSide, render_side_by_side
 
     if sides is not None:

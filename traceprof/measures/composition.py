@@ -62,10 +62,9 @@ NOT_IN_STEP: Final = "(ranks that were not synchronized yet)"
 def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     """Return the collectives that kernels executed, sorted by start.
 
-    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT` if unknown), release_ns, and waits_for.
-    release_ns is the arrival of the last rank, clipped to start and end; it equals start_ns if
-    unknown. waits_for is the name of the rank that caused the delay: the last rank to arrive, or
-    the rank that the last rank itself had waited for. It is "" if the device waits for no rank.
+    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT` if unknown), release_ns (arrival of the
+    last rank, clipped to start and end; start_ns if unknown), and waits_for: the rank that caused
+    the delay, that is the last rank, or a rank that the last rank had waited for; "" for none.
     """
     matches = find_matches(ranks)
     carried = matches.rows.take(matches.rows["kernels"] > 0)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from traceprof.comparison.summary.attempts import attempts_at_once, find_restarts
 from traceprof.comparison.summary.history import Started
+from traceprof.comparison.summary.restarts import attempts_at_once, find_restarts
 from traceprof.model.ranks import Attempt
 from traceprof.model.table import Table
 
