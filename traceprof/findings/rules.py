@@ -13,6 +13,7 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
+from traceprof.measures.host.recomputed import autograd_functions
 from traceprof.measures.idle.losses import LOSSES, find_losses, within
 from traceprof.measures.steps.base import ITERATION, STEP, WINDOW
 from traceprof.measures.workload import Vendor
@@ -37,6 +38,7 @@ GEMMS: Final = "GEMMs, convolutions, or attention"
 CONVOLUTIONS: Final = "convolutions"
 COLLECTIVES: Final = "communication between GPUs"
 GRAPHS: Final = "CUDA graphs"
+AUTOGRAD: Final = "autograd functions"
 COPIES: Final = "copies or memsets"
 TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
@@ -49,6 +51,7 @@ _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
     CONVOLUTIONS: lambda context: len(context.kernels.with_activity(Activity.CONVOLUTION)) > 0,
     COLLECTIVES: lambda context: len(context.kernels.with_activity(Activity.COMMUNICATION)) > 0,
     GRAPHS: lambda context: any(context.ranks.each(_has_graphs)),
+    AUTOGRAD: lambda context: any(context.ranks.each(_has_autograd)),
     COPIES: lambda context: context.n_copies > 0,
     TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
     STEPS: lambda context: len(context.all_steps) > 0,
@@ -73,6 +76,11 @@ def _has_graphs(part: Trace) -> bool:
         or Activity.CUDA_GRAPH.value in kernels["activity"].distinct()
         or any(map(_LAUNCHES_GRAPH.search, calls))
     )
+
+
+def _has_autograd(part: Trace) -> bool:
+    """Return whether a trace contains calls of autograd functions."""
+    return len(autograd_functions(part)) > 0
 
 
 @dataclass(frozen=True, slots=True)

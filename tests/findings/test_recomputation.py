@@ -1,0 +1,54 @@
+"""Activation checkpointing is named with the time of the forward pass that it repeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.findings.found import findings_of, in_default_window
+from tests.training import MS, US
+from traceprof.model.trace import Trace
+
+EVALUATE = "autograd::engine::evaluate_function: "
+
+
+def checkpointed(n_layers: int, n_checkpointed: int) -> Trace:
+    """Return 8 steps of layers with 10 ms forward, 20 ms backward, and 10 ms recomputation."""
+    builder, now = TraceBuilder().device(0, "NVIDIA H100"), 0
+    for step in range(8):
+        begin, at = now, now + 10 * US
+
+        def run(length_ns: int) -> None:
+            nonlocal now, at
+            builder.kernel("bf16_gemm", now, now + length_ns, launched_ns=(at, at + 5 * US))
+            now, at = now + length_ns, at + 10 * US
+
+        for _ in range(n_layers):
+            run(10 * MS)
+        for layer in range(n_layers):
+            if layer < n_checkpointed:
+                name = f"{EVALUATE}CheckpointFunctionBackward"
+                builder.host_op(name, at - 1, at + 19 * US)
+                run(10 * MS)
+            builder.host_op(f"{EVALUATE}MmBackward0", at - 1, at + 9 * US)
+            run(20 * MS)
+        builder.step(begin, now, step)
+    return builder.build()
+
+
+@pytest.mark.parametrize(("n_checkpointed", "share"), [(4, "25.0%"), (1, "7.7%")])
+def test_checkpoints_recompute(n_checkpointed: int, share: str) -> None:
+    found = findings_of(in_default_window(checkpointed(4, n_checkpointed)))
+    (own,) = [one for one in found if one.rule == "recomputation"]
+    assert own.title == (
+        f"Activation checkpointing recomputes the forward pass: {share} of step time"
+    )
+    assert own.kind == "bounded"
+    assert own.saving_ns == n_checkpointed * 10 * MS
+    assert "create_selective_checkpoint_contexts" in own.action
+    assert "memory" in own.caveat
+
+
+def test_a_program_without_checkpoints_does_not() -> None:
+    found = findings_of(in_default_window(checkpointed(4, 0)))
+    assert "recomputation" not in [one.rule for one in found]
