@@ -567,7 +567,8 @@ def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
     assert finding.rule == "low_utilization"
     assert finding.title == ("Idle for an unknown reason: all 8 GPUs, 30.8% of the analyzed time")
     assert finding.evidence == (
-        "100.0% of this time: the trace does not show which call launched the next work",
+        "100.0% of this time: the trace contains no launch call of the next work",
+        "8.000 ms per GPU between gemm and gemm",
     )
     assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
 
