@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.findings.found import findings_of, in_default_window
+from tests.running import run
 from tests.training import MS, US
 from traceprof.model.trace import Trace
 
@@ -18,20 +19,20 @@ def checkpointed(n_layers: int, n_checkpointed: int) -> Trace:
     for step in range(8):
         begin, at = now, now + 10 * US
 
-        def run(length_ns: int) -> None:
+        def work(length_ns: int) -> None:
             nonlocal now, at
             builder.kernel("bf16_gemm", now, now + length_ns, launched_ns=(at, at + 5 * US))
             now, at = now + length_ns, at + 10 * US
 
         for _ in range(n_layers):
-            run(10 * MS)
+            work(10 * MS)
         for layer in range(n_layers):
             if layer < n_checkpointed:
                 name = f"{EVALUATE}CheckpointFunctionBackward"
                 builder.host_op(name, at - 1, at + 19 * US)
-                run(10 * MS)
+                work(10 * MS)
             builder.host_op(f"{EVALUATE}MmBackward0", at - 1, at + 9 * US)
-            run(20 * MS)
+            work(20 * MS)
         builder.step(begin, now, step)
     return builder.build()
 
@@ -52,3 +53,14 @@ def test_checkpoints_recompute(n_checkpointed: int, share: str) -> None:
 def test_a_program_without_checkpoints_does_not() -> None:
     found = findings_of(in_default_window(checkpointed(4, 0)))
     assert "recomputation" not in [one.rule for one in found]
+
+
+def test_without_autograd_functions_nothing_is_checked() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, MS, launched_ns=(0, 1))
+    # This function launches no kernel.
+    builder.host_op(f"{EVALUATE}MmBackward0", 10, 20)
+    not_checked = run("findings", builder.build()).tables["not_checked"].to_frame()
+    reasons = not_checked.set_index("rule")["reason"]
+    assert reasons["recomputation"] == "no autograd functions in the analyzed time"
+    subjects = run("findings", checkpointed(2, 0)).tables["not_checked"]["rule"].tolist()
+    assert "recomputation" not in subjects

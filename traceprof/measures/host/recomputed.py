@@ -76,3 +76,11 @@ def recomputed_rows(trace: Trace, table: str) -> Bools:
     launches = launches_of(trace, table)
     found = are_recomputed(trace, launches.process, launches.thread, launches.start_ns)
     return np.asarray(found & launches.is_known, np.bool_)
+
+
+@of_rows
+def rows_in_autograd(trace: Trace, table: str) -> Bools:
+    """Return which rows of a device table were launched in an autograd function."""
+    launches, functions = launches_of(trace, table), autograd_functions(trace)
+    rows = innermost(functions, launches.process, launches.thread, launches.start_ns)
+    return np.asarray((rows >= 0) & launches.is_known, np.bool_)
