@@ -34,10 +34,10 @@ _USUAL_CALLS: Final = " (usual: 4–10 µs)"
 _MIN_SLOW_CALL_NS: Final = 25_000
 """Minimum duration of a slow call. With old profilers, calls take 20 µs without another cause."""
 _FASTER_CALLS: Final = (
-    "First find out why the CPU is slow. Check for more threads than cores (`export "
-    "OMP_NUM_THREADS=1`, fewer data loader workers), the CPU affinity (`taskset -cp PID`), the "
-    "cgroup limit (`cat /sys/fs/cgroup/cpu.max`), other jobs (`top`), and an attached debugger or "
-    "second profiler. "
+    "First find out why the CPU is slow. Use at most one thread per core (`export "
+    "OMP_NUM_THREADS=1`, fewer data loader workers). Check the CPU affinity (`taskset -cp PID`) "
+    "and the cgroup limit (`cat /sys/fs/cgroup/cpu.max`). Stop other jobs (`top`), debuggers, and "
+    "other profilers. "
 )
 _CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the gain without one."
 
