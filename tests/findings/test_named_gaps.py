@@ -160,18 +160,37 @@ def test_idle_devices_are_told_by_their_own_time(n_idle: int, whose: str) -> Non
         ("nsys", "traceprof", "(`traceprof record --with cupti`)"),
         ("kineto", "", "(torch.profiler: ProfilerActivity.CUDA)"),
         ("rocpd", "", "(rocprofv3: --hip-trace)"),
-        ("xplane", "jax.profiler 0.8", "record the kernel launch calls"),
+        # This profiler has no option for launch calls.
+        ("xplane", "jax.profiler 0.8", "Check what the program does between these kernels"),
     ],
 )
 def test_the_calls_are_recorded_by_the_same(format_name: str, profiler: str, how: str) -> None:
-    builder = TraceBuilder()
-    for i in range(4):
-        builder.kernel("k", 10 * MS * i, 10 * MS * i + MS, correlation=-1)
-    info = TraceInfo(format=format_name, profiler=profiler)
-    trace = builder.build(span=(0, 40 * MS), info=info)
-    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilization"]
+    idle = idle_without_launches({"kernels", "copies"}, format_name, profiler)
     assert idle.title.startswith("Idle for an unknown reason")
     assert how in idle.action
+
+
+@pytest.mark.parametrize("format_name", ["nsys", "kineto", "rocpd"])
+def test_recorded_calls_are_not_recorded_again(format_name: str) -> None:
+    idle = idle_without_launches({"kernels", "copies", "api_calls"}, format_name)
+    assert idle.action.startswith("Check what the program does between these kernels")
+    assert idle.evidence == (
+        "100.0% of this time: the trace contains no launch call of the next work",
+        "18.00 ms between gemm and softmax",
+        "9.000 ms between softmax and gemm",
+    )
+
+
+def idle_without_launches(recorded: set[str], format_name: str, profiler: str = "") -> Found:
+    """Return the finding on four kernels of 1 ms, one every 10 ms."""
+    builder = TraceBuilder()
+    for i in range(4):
+        name = "softmax" if i % 2 else "gemm"
+        builder.kernel(name, 10 * MS * i, 10 * MS * i + MS, correlation=-1)
+    info = TraceInfo(format=format_name, profiler=profiler)
+    trace = builder.build(span=(0, 31 * MS), info=info, recorded=recorded)
+    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilization"]
+    return idle
 
 
 def test_only_the_time_asked_about_is_told() -> None:

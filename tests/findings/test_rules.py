@@ -264,11 +264,43 @@ def test_batch_norms_over_nchw_gain_by_another_layout() -> None:
         ("aten::conv2d", "AMD Instinct MI300X", "with `PYTORCH_MIOPEN_SUGGEST_NHWC=1`."),
     ],
 )
-def test_the_layout_that_is_advised_fits_the_work(operator: str, device: str, says: str) -> None:
-    builder = TraceBuilder().device(0, device).range(operator, 0, 10 * US)
+@pytest.mark.parametrize("is_range", [False, True])
+def test_the_layout_that_is_advised_fits_the_work(
+    operator: str, device: str, says: str, *, is_range: bool
+) -> None:
+    builder = TraceBuilder().device(0, device)
+    (builder.range if is_range else builder.host_op)(operator, 0, 10 * US)
+    assert found(with_conversions(builder))["layout_conversion"].action.endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("dims", "n_dimensions"),
+    [([8, 3, 64, 64], 2), ([8, 3, 16, 64, 64], 3), ([8, 3, 64], 0), ([], 0), (7, 0), (None, 0)],
+)
+def test_sizes_show_the_dimensions_of_a_convolution(
+    dims: list[int] | int | None, n_dimensions: int
+) -> None:
+    inputs = None if dims is None else ([dims, [4, 3, 3]], ["float"] * 2, [])
+    builder = TraceBuilder().host_op("aten::cudnn_convolution", 0, 10 * US, inputs=inputs)
+    builder.host_op("aten::add", 10 * US, 11 * US, inputs=([[1, 2, 3, 4]], ["float"], []))
+    # cuDNN has such kernels for images and for volumes.
+    builder.kernel("void cudnn::cnn::convolveNd_sgrad_engine<float>", 0, US)
+    action = found(with_conversions(builder))["layout_conversion"].action
+    assert ("torch.channels_last_3d" in action) == (n_dimensions != 2)
+    assert ("torch.channels_last)" in action) == (n_dimensions != 3)
+
+
+def test_programs_with_images_and_volumes_need_both_layouts() -> None:
+    builder = TraceBuilder().host_op("aten::conv2d", 0, US).host_op("aten::conv3d", US, 2 * US)
+    action = found(with_conversions(builder))["layout_conversion"].action
+    assert "torch.channels_last)" in action
+    assert "torch.channels_last_3d" in action
+
+
+def with_conversions(builder: TraceBuilder) -> Trace:
+    builder.range("aten::add", 0, US)
     builder.kernel("at::native::conv_fprop", 0, 90 * US)
-    builder.kernel("void cudnn::ops::nchwToNhwcKernel<float>", 90 * US, 100 * US)
-    assert found(builder.build())["layout_conversion"].action.endswith(says)
+    return builder.kernel("void cudnn::ops::nchwToNhwcKernel<float>", 90 * US, 100 * US).build()
 
 
 def test_small_kernels() -> None:
@@ -567,7 +599,8 @@ def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
     assert finding.rule == "low_utilization"
     assert finding.title == ("Idle for an unknown reason: all 8 GPUs, 30.8% of the analyzed time")
     assert finding.evidence == (
-        "100.0% of this time: the trace does not show which call launched the next work",
+        "100.0% of this time: the trace contains no launch call of the next work",
+        "8.000 ms per GPU between gemm and gemm",
     )
     assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
 

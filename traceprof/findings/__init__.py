@@ -25,6 +25,7 @@ from traceprof.findings import (
     managed,
     optimizer,
     pipeline,
+    recomputation,
     slow_ranks,
     stalls,
     steps,
@@ -80,6 +81,7 @@ RULES: Final[Registry[Rule]] = Registry(
         drift.slower_steps,
         steps.slow_steps,
         steps.warmup,
+        recomputation.recomputation,
         kernels.precision,
         optimizer.unfused_optimizer,
         kernels.layout_conversion,
@@ -262,6 +264,7 @@ FINDINGS = Analysis(
     SPEC,
     uses=(
         *("kernels", "kernel_shapes", "copies", "api_calls", "ranges", "host_ops", "collectives"),
+        "operator_inputs",
         *("overheads", "syncs", "marks", "devices", "processes", "environment", "samples"),
     ),
     whole=("kernels", "copies", "api_calls", "ranges", "samples"),

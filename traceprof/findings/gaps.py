@@ -24,6 +24,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import short_name
 
 _MAX_NAMES_SHOWN: Final = 3
 _MAIN_RATIO: Final = 0.5
@@ -45,7 +46,7 @@ _WORDS: Final = {
     "queued": "launched work waits for another stream, or for the pause between two kernels",
     "peer": "the next work waits for another GPU",
     "edge": "before the first or after the last work on the GPU",
-    "unknown": "the trace does not show which call launched the next work",
+    "unknown": "the trace contains no launch call of the next work",
 }
 _TITLES: Final = {
     "queued": "Idle while launched work waits",
@@ -54,6 +55,8 @@ _TITLES: Final = {
     "unknown": "Idle for an unknown reason",
 }
 _ACTIONS: Final = {
+    "unknown": "Check what the program does between these kernels: "
+    f"`{shown_by('gaps')}` lists the gaps, and `traceprof timeline` shows them.",
     "edge": "Check when each GPU works (`traceprof timeline`). Give it work from the beginning, or "
     "analyze the time in which all GPUs work (`--window`).",
 }
@@ -241,17 +244,41 @@ def low_utilization(context: Context) -> Iterator[Finding]:
         kind=Kind.NONE if main_cause == "edge" else Kind.BOUNDED,
         evidence=_notes_on_edges(context, claim)
         if main_cause == "edge"
-        else tuple(
-            Note.of("{share:ratio} of this time: {words}", share=share, words=_WORDS[cause])
-            for share, cause in causes
+        else (
+            *(
+                Note.of("{share:ratio} of this time: {words}", share=share, words=_WORDS[cause])
+                for share, cause in causes
+            ),
+            *(_notes_on_neighbors(context, low) if main_cause == "unknown" else ()),
         ),
-        action=_ACTIONS.get(main_cause, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
-        if main_cause != "unknown"
-        else f"Find the cause: {context.software.recorder.how_to('launches')}.",
+        action=_action(context, main_cause),
         caveat="Start-up and shutdown count as idle time. Choose a window inside the loop "
         "(`--window`).",
         window=context.longest_of(low[worst].starts, low[worst].ends),
     )
+
+
+def _action(context: Context, main_cause: str) -> str:
+    """Return the advice on idle time with this main cause.
+
+    Launch calls help only if none were recorded and the recorder can record them.
+    """
+    how = context.software.recorder.how_to("launches")
+    if main_cause == "unknown" and how and "api_calls" not in context.ranks.recorded:
+        return f"Find out whether the CPU launches these kernels late: {how}."
+    return _ACTIONS.get(main_cause, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
+
+
+def _notes_on_neighbors(context: Context, times: Times) -> Iterator[Note]:
+    """Yield notes on the work before and after the idle ``times``, at most two, the longest first.
+
+    Without launch calls, the position in the program is all that the trace shows.
+    """
+    gaps = _within(context.rows(find_gaps), times)
+    gaps = gaps.take((gaps["before"] != "") & (gaps["after"] != ""))
+    for row in summed(gaps, gaps["ns"], "before", "after").in_order("-ns").head(2).rows():
+        names = {"first": short_name(row["before"]), "second": short_name(row["after"])}
+        yield context.timed(row["ns"], after=" between {first} and {second}", **names)
 
 
 def recorded_span(part: Trace) -> Intervals:

@@ -12,7 +12,9 @@ from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import CONVOLUTIONS, GEMMS, Finding, rule
+from traceprof.measures.compute.operators import first_sizes
 from traceprof.measures.device.peaks import matrix_speedups
+from traceprof.measures.rows import are_named
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
@@ -30,10 +32,18 @@ _NCHW_NORMS: Final = re.compile(
 )
 _NORMS_SAVED: Final = 0.5
 _NORMS_BETWEEN: Final = (0.0, 0.75)
-_THREE_DIMENSIONS: Final = re.compile(
-    r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?3d|ncdhw|ndhwc"
+_DIMENSIONS: Final = {
+    2: re.compile(r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?2d|max_pool_\w+_nchw"),
+    3: re.compile(r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?3d|ncdhw|ndhwc"),
+}
+"""Names of operators, modules, and kernels of images (2) and of volumes (3).
+
+Other names occur for both: cuDNN's `convolveNd` and `nchwToNhwc` kernels also compute volumes.
+"""
+_CONVOLVES: Final = re.compile(r"^aten::\w*convolution\w*$")
+_CONVERTS: Final = re.compile(
+    r"ncd?hw_?to_?nd?hwc|nd?hwc_?to_?ncd?hw|tensorTransform", re.IGNORECASE
 )
-_CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", re.IGNORECASE)
 _MATRIX_WORK: Final = {
     Activity.GEMM: "GEMMs",
     Activity.CONVOLUTION: "convolutions",
@@ -231,15 +241,32 @@ _WITHOUT_CONVERSIONS: Final = (
 
 
 def _channels_last(context: Context) -> str:
-    """Return the advice to use the channels_last layout in PyTorch."""
-    layout = "channels_last_3d" if any(context.ranks.each(_has_3d)) else "channels_last"
-    advice = f"Use `model.to(memory_format=torch.{layout})`, and the same for the input batch"
+    """Return the advice to use the channels_last layout in PyTorch.
+
+    PyTorch raises an error if a layout does not fit the dimensions. If the trace does not show one
+    kind of convolution, the advice names both layouts.
+    """
+    dimensions = set[int]().union(*context.ranks.each(_dimensions))
+    if len(dimensions) == 1:
+        layout = "channels_last_3d" if 3 in dimensions else "channels_last"
+        advice = f"Use `model.to(memory_format=torch.{layout})`, and the same for the input batch"
+    else:
+        advice = (
+            "Use `module.to(memory_format=torch.channels_last)` for modules with 2-D convolutions, "
+            "`torch.channels_last_3d` for modules with 3-D convolutions (the other layout raises "
+            "an error), and the same for the input batch"
+        )
     if context.software.vendor is Vendor.AMD:
         advice += ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1`"
     return f"{advice}."
 
 
-def _has_3d(part: Trace) -> bool:
-    """Return whether names of operators or kernels show three-dimensional convolutions."""
-    names = (*part.ranges["name"].distinct(), *part.kernels["name"].distinct())
-    return any(map(_THREE_DIMENSIONS.search, names))
+def _dimensions(part: Trace) -> set[int]:
+    """Return the dimensions of the convolutions that operators, ranges, and kernels show: 2, 3."""
+    tables = (part.ranges, part.host_ops, part.kernels)
+    names = [name for table in tables for name in table["name"].distinct()]
+    named = {n for n, pattern in _DIMENSIONS.items() if any(map(pattern.search, names))}
+    inputs = part.operator_inputs
+    sizes = inputs["dims"][are_named(inputs["name"], _CONVOLVES)].distinct()
+    # Without the batch and the channels.
+    return named | ({len(first_sizes(dims)) - 2 for dims in sizes} & {2, 3})

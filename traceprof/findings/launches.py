@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
@@ -12,6 +15,7 @@ from traceprof.findings.kernel_times import time_of_kernels
 from traceprof.findings.rules import GRAPHS, Finding, rule
 from traceprof.measures.host.launches import launch_table
 from traceprof.measures.idle.losses import DRAINED, idle_times, within
+from traceprof.measures.rows import Ints, are_named, ints
 from traceprof.model.activity import Activity
 from traceprof.model.combining import median_of_counted
 from traceprof.model.grouping import groups_of
@@ -24,6 +28,17 @@ _MIN_SHARE_RATIO: Final = 0.05
 _MAIN_RATIO: Final = 0.5
 _PAUSE_NS: Final = 1_000
 """The pause of a device between two kernels that are both launched already."""
+_LAUNCHES_KERNEL: Final = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel")
+_USUAL_CALLS: Final = " (usual: 4–10 µs)"
+"""The usual duration of a call that launches a kernel, in recordings of many GPUs."""
+_MIN_SLOW_CALL_NS: Final = 25_000
+"""Minimum duration of a slow call. With old profilers, calls take 20 µs without another cause."""
+_FASTER_CALLS: Final = (
+    "First find out why the CPU is slow. Use at most one thread per core (`export "
+    "OMP_NUM_THREADS=1`, fewer data loader workers). Check the CPU affinity (`taskset -cp PID`) "
+    "and the cgroup limit (`cat /sys/fs/cgroup/cpu.max`). Stop other jobs (`top`), debuggers, and "
+    "other profilers. "
+)
 _CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the gain without one."
 
 
@@ -50,10 +65,10 @@ def launch_bound(context: Context) -> Iterator[Finding]:
         "bound: the idle time after host synchronization shrinks as well.",
         pause=_PAUSE_NS,
     )
-    calls = context.rows(_launch_calls)
-    n_calls = int(calls["count"].sum())
+    call_ns = _median_call_ns(context, _launch_calls)
+    is_slow = _median_call_ns(context, _awaited_calls) >= _MIN_SLOW_CALL_NS
     of_calls = Note.of(
-        "median launch call: {call:ns}", call=median_of_counted(calls["call_ns"], calls["count"])
+        "median launch call: {call:ns}" + (_USUAL_CALLS if is_slow else ""), call=call_ns
     )
     lengths, counts = context.kernels.lengths, context.kernels.counts
     if not len(lengths.rows):  # only copies, for which graphs and fusion do not help
@@ -74,7 +89,10 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     median_ns = median_of_counted(lengths.values, counts)
     yield Finding(
         title=Note.of(
-            "Launch-bound: the GPU is idle between kernel launches for {share:ratio} of step time",
+            "Slow launch calls leave the GPU idle for {share:ratio} of step time"
+            if is_slow
+            else "Launch-bound: the GPU is idle between kernel launches for {share:ratio} of step "
+            "time",
             share=share,
         ),
         claims=(claim,),
@@ -85,32 +103,58 @@ def launch_bound(context: Context) -> Iterator[Finding]:
                 int(counts.sum()), "kernel(s)", " (median {median:ns})", median=median_ns
             ),
             of_calls,
-            Note.of(
-                "{share:ratio} of launches found the GPU idle",
-                share=int(calls["empty"].sum()) / n_calls if n_calls else float("nan"),
+            context.counted(
+                n_pauses, "idle period(s)", " (mean {mean:ns})", mean=claim.total_ns / n_pauses
             ),
         ),
-        action=context.software.recorder.how_to("launch")
-        or context.advice(
-            pytorch='Reduce launches: use CUDA graphs (`torch.compile(mode="reduce-overhead")`), '
-            + ("a fused optimizer (`fused=True`), " if context.is_training else "")
-            + "fused layers, or a larger batch.",
-            other="Reduce launches: put repeated work into a CUDA graph, fuse small kernels, or "
-            "give each launch more work.",
-        ),
+        action=(_FASTER_CALLS if is_slow else "")
+        + (context.software.recorder.how_to("launch") or _fewer_launches(context)),
         caveat=f"{_CAVEAT} CUDA graphs do not support shapes that change in every step.",
         window=context.longest_gap("launch"),
     )
 
 
+def _fewer_launches(context: Context) -> str:
+    """Return the advice to launch less."""
+    return context.advice(
+        pytorch='Reduce launches: use CUDA graphs (`torch.compile(mode="reduce-overhead")`), '
+        + ("a fused optimizer (`fused=True`), " if context.is_training else "")
+        + "fused layers, or a larger batch.",
+        other="Reduce launches: put repeated work into a CUDA graph, fuse small kernels, or "
+        "give each launch more work.",
+    )
+
+
+def _median_call_ns(context: Context, measure: Callable[[Trace], Table]) -> float:
+    """Return the median of the calls that ``measure`` returns; NaN without any."""
+    calls = context.rows(measure)
+    return median_of_counted(calls["call_ns"], calls["count"])
+
+
 def _launch_calls(part: Trace) -> Table:
-    """Return launch calls by duration: call_ns, count, and empty (the GPU was idle)."""
+    """Return the durations of launch calls: call_ns and count."""
     table = launch_table(part)
     table = table.take(table["is_first"])
-    groups = groups_of(table["launched_ns"] - table["launch_ns"])
-    (lengths,) = groups.values
-    empty = groups.sums(table["is_empty"])
-    return Table({"call_ns": lengths, "count": groups.counts, "empty": empty})
+    return _counted(table["launched_ns"] - table["launch_ns"])
+
+
+def _awaited_calls(part: Trace) -> Table:
+    """Return the durations of kernel launch calls that find no queued work: call_ns and count.
+
+    These calls do not wait for space in a queue. A call counts until its kernel starts, because
+    the CPU waits for the kernel with `CUDA_LAUNCH_BLOCKING=1`.
+    """
+    table = launch_table(part)
+    is_awaited = table["is_first"] & (table["queue_depth"] == 0)
+    table = table.take(is_awaited & are_named(table["api"], _LAUNCHES_KERNEL))
+    launch, launched, starts = ints(table, "launch_ns", "launched_ns", "start_ns")
+    return _counted(np.minimum(launched, starts) - launch)
+
+
+def _counted(call_ns: Ints) -> Table:
+    """Return the distinct values of ``call_ns`` with their count."""
+    groups = groups_of(call_ns)
+    return Table({"call_ns": groups.values[0], "count": groups.counts})
 
 
 @rule(

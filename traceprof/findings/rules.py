@@ -11,12 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, starts_within
 from traceprof.findings.context import Context
+from traceprof.measures.host.recomputed import rows_in_autograd
 from traceprof.measures.idle.losses import LOSSES, find_losses, within
 from traceprof.measures.steps.base import ITERATION, STEP, WINDOW
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Table
 from traceprof.model.tables import ABSENT
@@ -37,6 +39,7 @@ GEMMS: Final = "GEMMs, convolutions, or attention"
 CONVOLUTIONS: Final = "convolutions"
 COLLECTIVES: Final = "communication between GPUs"
 GRAPHS: Final = "CUDA graphs"
+AUTOGRAD: Final = "autograd functions"
 COPIES: Final = "copies or memsets"
 TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
@@ -49,6 +52,7 @@ _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
     CONVOLUTIONS: lambda context: len(context.kernels.with_activity(Activity.CONVOLUTION)) > 0,
     COLLECTIVES: lambda context: len(context.kernels.with_activity(Activity.COMMUNICATION)) > 0,
     GRAPHS: lambda context: any(context.ranks.each(_has_graphs)),
+    AUTOGRAD: lambda context: any(context.ranks.each(_has_autograd, context.typical)),
     COPIES: lambda context: context.n_copies > 0,
     TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
     STEPS: lambda context: len(context.all_steps) > 0,
@@ -73,6 +77,12 @@ def _has_graphs(part: Trace) -> bool:
         or Activity.CUDA_GRAPH.value in kernels["activity"].distinct()
         or any(map(_LAUNCHES_GRAPH.search, calls))
     )
+
+
+def _has_autograd(part: Trace, typical: Intervals) -> bool:
+    """Return whether autograd functions launched kernels that start in the ``typical`` time."""
+    is_inside = rows_in_autograd(part, "kernels") & starts_within(part.kernels, typical)
+    return bool(is_inside.any())
 
 
 @dataclass(frozen=True, slots=True)

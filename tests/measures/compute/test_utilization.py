@@ -146,6 +146,7 @@ def test_what_is_computed_again_counts_for_hfu_alone() -> None:
         .host_op("aten::linear", 22, 40)
         .host_op("aten::mm", 24, 30, inputs=sizes)
         .kernel("gemm", 30, 40, launched_ns=(25, 26))
+        .host_op("autograd::engine::evaluate_function: MmBackward0", 42, 52)
         .host_op("aten::mm", 44, 50, inputs=sizes)
         .kernel("gemm", 50, 60, launched_ns=(45, 46))
         .build()

@@ -16,7 +16,7 @@ from traceprof.measures.compute.operators import Work, work_of
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.measures.host.ranges import find_parents
-from traceprof.measures.host.threads import autograd_rows
+from traceprof.measures.host.recomputed import are_recomputed
 from traceprof.measures.rows import Bools, Floats, Ints, lengths_of, ratio_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of, pieces_of
@@ -40,11 +40,6 @@ TOLD: Final = (
     "For {share:ratio} of kernel time, FLOPs and bytes are from PyTorch (kernel_flop, "
     "kernel_num_gb), since the input sizes do not determine them."
 )
-_FORWARD: Final = (
-    *("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d"),
-    "aten::scaled_dot_product_attention",
-)
-"""Operators that only a forward pass calls."""
 _TENSOR_CORE_PRECISIONS: Final = ("fp16", "bf16")
 
 
@@ -66,35 +61,17 @@ def counted_operators(trace: Trace) -> Table:
     place, works = groups.number[rows], [work or Work() for work in found]
     table = given.select("start_ns", "end_ns", "process", "thread", "name", "dims").take(rows)
     model_flop = np.array([work.model_flops for work in works], np.float64)[place]
+    is_recomputed = are_recomputed(
+        trace, *(table[key] for key in ("process", "thread", "start_ns"))
+    )
     table = table.assign(
         flop=np.array([work.flops for work in works], np.float64)[place],
-        model_flop=model_flop * ~_find_recomputed(trace, table),
+        model_flop=model_flop * ~is_recomputed,
         n_bytes=np.array([work.n_bytes for work in works], np.float64)[place],
         precision=Names.of([work.precision for work in works])[place],
         is_from_torch=np.array([work.is_from_torch for work in works], np.bool_)[place],
     )
     return table.take(find_parents(table)[0] < 0)
-
-
-def _find_recomputed(trace: Trace, operators: Table) -> Bools:
-    """Return a mask of recomputing operators: forward operators inside the backward pass.
-
-    Activation checkpointing recomputes: an autograd operator calls a whole layer of the forward
-    pass (aten::linear, not only the matrix product that a gradient needs).
-    """
-    calls = trace.host_ops.select("start_ns", "end_ns", "process", "thread", "name")
-    forward = calls.take(calls["name"].isin(_FORWARD))
-    forward = forward.take(find_parents(forward)[0] < 0)
-    enclosing_forward = _find_enclosing(forward, operators)
-    backward = calls.take(autograd_rows(calls["name"]))
-    backward = backward.take(find_parents(backward)[0] < 0)
-    is_again: Bools = np.append(_find_enclosing(backward, forward) >= 0, False)[enclosing_forward]
-    return is_again
-
-
-def _find_enclosing(spans: Table, rows: Table) -> Ints:
-    """Return the index of the innermost span that contains the start of each row; -1 for none."""
-    return innermost(spans, rows["process"], rows["thread"], rows["start_ns"])
 
 
 @fact

@@ -116,6 +116,14 @@ def _parse_list(text: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
+def first_sizes(dims: str) -> tuple[int, ...]:
+    """Return the sizes of the first input of an operator; () if they are unknown."""
+    try:
+        return _Inputs(dims, "", "").sizes(0)
+    except (LookupError, TypeError):  # no tensor
+        return ()
+
+
 @lru_cache(maxsize=65536)
 def work_of(
     name: str, dims: str, types: str, concrete: str, flop: str = "", gigabytes: str = ""

@@ -270,7 +270,7 @@ def launch_table(trace: Trace) -> Table:
       launches a graph launches all of its work.
     * queue_depth: number of kernels and copies of the device in the window that were launched
       before but had not started
-    * is_empty: whether no such work was queued or running
+    * is_empty: whether no such work was queued or running at launch_ns
 
     The columns api and table are Names.
     """
@@ -320,7 +320,7 @@ LAUNCHES_SPEC: Final = ResultSpec.of("""
         but had not started)
     largest queue_max [count]: largest queue depth
     mean(count) empty_ratio: share of the launches for which nothing was queued or running on the
-        GPU (launch-bound)
+        GPU at the start of the call
     scalars:
     total unlinked_count: number of kernels and copies without a recorded launch
     """)

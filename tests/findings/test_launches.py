@@ -1,0 +1,62 @@
+"""Launch-bound: slow calls are a problem of the CPU, many calls are a problem of the program."""
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.findings.found import Found, findings_of
+from tests.training import US
+
+SLOW = "Slow launch calls leave the GPU idle"
+MANY = "Launch-bound: the GPU is idle between kernel launches"
+
+
+def launch_bound_in(
+    call_ns: int, *, starts_ns: int, kernel_ns: int, api: str = "cudaLaunchKernel"
+) -> Found:
+    """Return the finding on 100 kernels; each starts ``starts_ns`` after the start of its call."""
+    builder = TraceBuilder().device(0, "NVIDIA H100")
+    turn_ns = max(call_ns, starts_ns + kernel_ns) + 30 * US
+    for i in range(100):
+        at, start = turn_ns * i, turn_ns * i + starts_ns
+        called = at, at + call_ns
+        builder.kernel("k", start, start + kernel_ns, launched_ns=called, api=api)
+    (found,) = [own for own in findings_of(builder.build()) if own.rule == "launch_bound"]
+    return found
+
+
+def test_slow_calls_are_a_problem_of_the_cpu() -> None:
+    found = launch_bound_in(55 * US, starts_ns=55 * US, kernel_ns=20 * US)
+    assert found.title.startswith(SLOW)
+    assert found.evidence[1] == "median launch call: 55.00 µs (usual: 4–10 µs)"
+    places = [found.action.index(word) for word in ("OMP_NUM_THREADS", "cgroup", "Reduce launches")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("call_us", "starts_us", "kernel_us", "api"),
+    [
+        (5, 6, 6, "cudaLaunchKernel"),
+        # An old profiler.
+        (20, 20, 20, "cudaLaunchKernel"),
+        # CUDA_LAUNCH_BLOCKING=1: the call returns after the kernel.
+        (60, 8, 50, "cudaLaunchKernel"),
+        # A graph takes longer to launch than a kernel.
+        (60, 60, 20, "cudaGraphLaunch"),
+    ],
+)
+def test_other_calls_are_not(call_us: int, starts_us: int, kernel_us: int, api: str) -> None:
+    lengths = {"starts_ns": starts_us * US, "kernel_ns": kernel_us * US}
+    found = launch_bound_in(call_us * US, **lengths, api=api)
+    assert found.title.startswith(MANY)
+    assert "usual" not in found.evidence[1]
+    assert found.action.startswith("Reduce launches")
+
+
+def test_idle_periods_are_counted() -> None:
+    builder = TraceBuilder()
+    for i in range(101):
+        at = 65 * US * i
+        # The next call begins during the kernel: no call finds an idle GPU at its start.
+        builder.kernel("k", at + 55 * US, at + 75 * US, launched_ns=(at, at + 55 * US))
+    (found,) = [own for own in findings_of(builder.build()) if own.rule == "launch_bound"]
+    assert found.evidence[2] == "100 idle periods (mean 45.00 µs)"
