@@ -184,8 +184,8 @@ class TablesOfDevices(ShownRun):
             queue_mean: mean queue depth of the GPU at a launch (work that was launched but had not
                 started)
             queue_max (count): largest queue depth
-            empty_ratio: share of the launches for which nothing was queued or running on the GPU
-                (launch-bound)
+            empty_ratio: share of the launches for which nothing was queued or running on the GPU at
+                the start of the call
         """
         return self._table("kernels", "launch")
 
