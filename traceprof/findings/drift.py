@@ -70,7 +70,7 @@ def slower_steps(context: Context) -> Iterator[Finding]:
     """Find a lasting growth of the step time, and the part of the step that grew."""
     if len(np.unique(context.steps.table["step"][context.is_usual])) < MIN_STEPS_FOR_RISE:
         raise NotRecordedError(
-            f"fewer than {MIN_STEPS_FOR_RISE} usual steps: too few to detect a trend"
+            f"too few usual steps to detect a trend ({MIN_STEPS_FOR_RISE} are needed)"
         )
     drift = context.drift
     if drift is None:

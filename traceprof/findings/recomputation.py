@@ -20,10 +20,9 @@ _MIN_SHARE_RATIO: Final = 0.03
 _ACTION: Final = (
     "If GPU memory allows it, checkpoint fewer layers (Hugging Face Trainer: "
     "`gradient_checkpointing=False`, Megatron-LM: `--recompute-granularity selective`). Otherwise "
-    "keep the outputs of expensive operators: pass `use_reentrant=False, "
-    "context_fn=functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, "
-    "[torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default, "
-    "torch.ops.aten._scaled_dot_product_flash_attention.default])` to `checkpoint()`."
+    "keep the outputs of expensive operators: `checkpoint(…, use_reentrant=False, "
+    "context_fn=partial(create_selective_checkpoint_contexts, ops))` with `ops` such as "
+    "`[torch.ops.aten.mm.default]`."
 )
 
 

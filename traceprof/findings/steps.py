@@ -216,12 +216,17 @@ def _main_reason(reasons: Sequence[_Reason], excess_ns: float) -> _Reason | None
     return None
 
 
+_MAX_TITLE_NAME: Final = 40
+"""Longer names (of kernels) are in the evidence only."""
+
+
 def _words_on_main(main: _Reason | None) -> tuple[str, dict[str, Any]]:
     """Return the words of a title on the main cause, and their values."""
     if main is None or main.cause is None:
         return "", {}
-    values: dict[str, Any] = {"cause": main.cause.noun, "names": ", ".join(main.cause.names)}
-    text = ", mostly due to {cause}" + (" ({names})" if main.cause.names else "")
+    names = [name for name in main.cause.names if len(name) <= _MAX_TITLE_NAME]
+    values: dict[str, Any] = {"cause": main.cause.noun, "names": ", ".join(names)}
+    text = ", mostly due to {cause}" + (" ({names})" if names else "")
     if main.rank is None:
         return text, values
     return f"{text} on rank {{rank}}", values | {"rank": main.rank}
