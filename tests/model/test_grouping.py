@@ -216,3 +216,14 @@ def test_the_first_row_with_each_number(numbers: list[int]) -> None:
     among = is_in(asked, np.array(numbers, np.int64))
     assert among.tolist() == np.isin(asked, numbers).tolist()
     assert found.tolist() == [numbers.index(n) if n in numbers else -1 for n in asked.tolist()]
+
+
+def test_names_are_grouped_as_their_codes_are():
+    names = Names.of(["gemm", "copy", "gemm", "copy", "copy"])
+    numbers = np.array([1, 1, 1, 2, 1])
+    for groups in (groups_of(names, numbers), groups_of(names.codes, numbers)):
+        rows = {
+            (names.texts[code], n): rows.tolist()
+            for (code, n), rows in zip(groups.keys, groups.rows)
+        }
+        assert rows == {("gemm", 1): [0, 2], ("copy", 1): [1, 4], ("copy", 2): [3]}

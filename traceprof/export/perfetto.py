@@ -185,7 +185,7 @@ def _format_by_names(columns: Sequence[Names], text: Callable[[Sequence[str]], s
 
     Call ``text`` once for each distinct combination of names.
     """
-    groups = groups_of(*(names.packed for names in columns))
+    groups = groups_of(*columns)
     texts = (
         text([str(names.texts[code]) for names, code in zip(columns, key, strict=True)])
         for key in groups.keys

@@ -252,7 +252,7 @@ def _work_rows(trace: Trace, name: str) -> Table:
 def _routes(copies: Table) -> Names:
     """Return the direction of each copy, followed by the kind of host memory for h2d and d2h."""
     columns = [copies[name] for name in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(column.packed for column in columns))
+    groups = groups_of(*columns)
     texts = []
     for key in groups.keys:
         direction, *ends = (column.texts[code] for column, code in zip(columns, key, strict=True))
@@ -320,7 +320,7 @@ def _collectives(rows: Table, unclaimed: Intervals, span: TimeWindow) -> Iterato
 def _idle(charges: Table) -> Table:
     """Return idle time, summed by cause and host activity; count is the number of gaps."""
     cause, name = charges["cause"], charges["name"]
-    groups = groups_of(cause.packed, name.packed)
+    groups = groups_of(cause, name)
     pairs = []
     for code, named in groups.keys:
         cause_name, text = cause.texts[code], name.texts[named]
@@ -332,7 +332,7 @@ def _idle(charges: Table) -> Table:
     causes, names = (
         Names.coded((pair[place] for pair in pairs), groups.packed) for place in (0, 1)
     )
-    labels = groups_of(causes.packed, names.packed)
+    labels = groups_of(causes, names)
     of_gaps = charges["gap"] * len(labels.first) + labels.number
     is_first = np.zeros(len(charges), np.int64)
     is_first[np.unique(of_gaps, return_index=True)[1]] = 1
@@ -446,5 +446,5 @@ def _placed(work: Table, spans: _StepSpans) -> Table:
 def _classes_of(trace: Trace) -> dict[str, str]:
     """Return the class of each kernel by name."""
     names, activities = trace.kernels["name"], trace.kernels["activity"]
-    keys = groups_of(names.packed, activities.packed).keys
+    keys = groups_of(names, activities).keys
     return {names.texts[name]: activities.texts[activity] for name, activity in keys}

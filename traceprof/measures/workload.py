@@ -105,7 +105,7 @@ def workload(ranks: Ranks) -> Workload:
 
 def _times_of_names(part: Trace) -> Table:
     """Return the time of the kernels by name: name, activity, total_ns, count."""
-    groups = groups_of(part.kernels["name"].packed)
+    groups = groups_of(part.kernels["name"])
     named = part.kernels.select("name", "activity").take(groups.first_rows)
     return Table(
         {

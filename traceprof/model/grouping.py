@@ -37,7 +37,7 @@ def rows_by_value(column: Numbers) -> Mapping[int, _Int64Array]:
     return {values[0]: rows for values, rows in rows_by_values(column).items()}
 
 
-def rows_by_values(*columns: Numbers) -> Mapping[tuple[int, ...], _Int64Array]:
+def rows_by_values(*columns: Numbers | Names) -> Mapping[tuple[int, ...], _Int64Array]:
     """Return the rows of each combination of values, ordered by combination; row numbers ascend.
 
     ``columns`` are at least one integer column, all of the same length.
@@ -157,12 +157,19 @@ class Groups:
         return values[self.order[np.where(earliest < len(known), earliest, self.first)]]
 
 
-def groups_of(*columns: Numbers) -> Groups:
-    """Return the groups of rows with the same values in all integer ``columns``."""
-    arrays = [
-        column.stored if isinstance(column, Packed) else np.asarray(column) for column in columns
-    ]
+def groups_of(*columns: Numbers | Names) -> Groups:
+    """Return the groups of rows with the same values in all ``columns``: integers, or names.
+
+    Names are grouped by their codes, and `Groups.values` and `Groups.keys` contain the codes.
+    """
+    arrays = [_stored(column) for column in columns]
     return _groups_of_few(arrays) if len(arrays[0]) <= _MAX_PYTHON_ROWS else _groups_of_many(arrays)
+
+
+def _stored(column: Numbers | Names) -> npt.NDArray[Any]:
+    """Return the integers of a column as they are stored; of names, their codes."""
+    numbers = column.packed if isinstance(column, Names) else column
+    return numbers.stored if isinstance(numbers, Packed) else np.asarray(numbers)
 
 
 def _groups_of_many(columns: Sequence[npt.NDArray[Any]]) -> Groups:
@@ -263,7 +270,7 @@ def joined(first: Table, second: Table, *names: str) -> Table:
     return beside(beside(keys, first, *names), second, *names)
 
 
-def numbered(*columns: Numbers) -> tuple[_Int64Array, _Int64Array]:
+def numbered(*columns: Numbers | Names) -> tuple[_Int64Array, _Int64Array]:
     """Return the group number of each row, and the first row of each group.
 
     Groups are numbered by first occurrence, as in pandas ``groupby(..., sort=False).ngroup()``, but
@@ -276,7 +283,7 @@ def numbered(*columns: Numbers) -> tuple[_Int64Array, _Int64Array]:
     return groups.packed.pick(place), first[order]
 
 
-def rows_by_first(*columns: Numbers) -> list[_Int64Array]:
+def rows_by_first(*columns: Numbers | Names) -> list[_Int64Array]:
     """Return the rows of each combination, ordered by first occurrence; row numbers ascend."""
     return sorted(groups_of(*columns).rows, key=lambda rows: int(rows[0]))
 
@@ -288,12 +295,12 @@ def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:
     return [(values[int(rows[0])], table.take(rows)) for rows in found]
 
 
-def places_of(column: Numbers) -> tuple[Packed, list[int]]:
+def places_of(column: Numbers | Names) -> tuple[Packed, list[int]]:
     """Return the index of each value among the sorted distinct values, and these values.
 
     Equals np.unique with return_inverse on integers, at a tenth of its cost if few values differ.
     """
-    values = column.stored if isinstance(column, Packed) else np.asarray(column)
+    values = _stored(column)
     if not len(values):
         return Packed.repeated(0, 0), []
     if len(values) <= _MAX_PYTHON_ROWS and values.dtype.kind == "i":

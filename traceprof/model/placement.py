@@ -106,7 +106,7 @@ def _rows_of_series(samples: Table) -> dict[tuple[str, str], _Int64Array]:
     source, metric = samples["source"], samples["metric"]
     return {
         (source.texts[source_code], metric.texts[metric_code]): rows
-        for (source_code, metric_code), rows in rows_by_values(source.packed, metric.packed).items()
+        for (source_code, metric_code), rows in rows_by_values(source, metric).items()
     }
 
 

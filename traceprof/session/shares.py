@@ -43,7 +43,7 @@ def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
+def notes_on_missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return notes on missing GPU activity: what is missing, why, and what to do."""
     findings = results.get("findings")
     if findings is None or "lost" not in findings.tables or findings.tables["lost"].empty:
@@ -123,7 +123,7 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     names = Names.of(
         [_class_of(*row) for row in zip(table["activity"], table["name"], strict=True)]
     )
-    groups = groups_of(names.packed)
+    groups = groups_of(names)
     sums = groups.reduced(np.add, table["total_ns"]) / whole_ns
     labels = [names.texts[key[0]] for key in groups.keys]
     ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda item: (-item[0], item[1]))

@@ -25,7 +25,7 @@ from traceprof.session.shares import (
     CONSIDERABLE,
     MIN_REST_RATIO,
     idle_by_cause,
-    missing_work,
+    notes_on_missing_work,
     on_compute,
     on_idle,
     on_peak,
@@ -113,7 +113,7 @@ def make_verdict(
     steps = results.get("steps")
     has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
-    findings, lost = results.get("findings"), missing_work(results)
+    findings, lost = results.get("findings"), notes_on_missing_work(results)
     is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
     # If kernels were requested but none was recorded, the steps of the host are not enough.
     has_kernel_table = "kernels" in recorded

@@ -191,7 +191,7 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
     ranges = stack("ranges", annotated)
     names = ranges["name"]
     once = names.by_text([not name.startswith(_STEP) for name in names.texts.tolist()])
-    _, first = numbered(ranges["process"], names.packed)
+    _, first = numbered(ranges["process"], names)
     once[first] = True
     return with_depth(
         stack("ranges", [ranges.take(once), _ranges(modules, module_names, "nn.Module")])

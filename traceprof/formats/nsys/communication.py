@@ -85,7 +85,7 @@ def _count_range_names(database: Database) -> list[tuple[str, int]]:
     )
     texts = raw["text"]
     assert isinstance(texts, Names)
-    groups = groups_of(texts.packed, raw["textId"])
+    groups = groups_of(texts, raw["textId"])
     return [
         (texts.texts[code] or names.get(key, ""), n)
         for (code, key), n in zip(groups.keys, groups.counts.tolist(), strict=True)

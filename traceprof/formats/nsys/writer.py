@@ -350,7 +350,7 @@ class EventAppender:
 
     def _domains_of(self, rows: Table) -> list[int]:
         """Return the domain id of each row; ids count per process."""
-        number, first = numbered(rows["process"], rows["domain"].packed)
+        number, first = numbered(rows["process"], rows["domain"])
         pairs = zip(rows["process"][first].tolist(), rows["domain"][first], strict=True)
         ids = np.array([self._domain(*pair) for pair in pairs], np.int64)
         listed: list[int] = ids[number].tolist()

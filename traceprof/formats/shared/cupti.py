@@ -184,7 +184,7 @@ def with_depth(ranges: Table) -> Table:
     order = sort_order(ranges, TABLES["ranges"])
     ranges = ranges if order is None else ranges.take(order)
     depth = np.zeros(len(ranges), np.int64)
-    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].packed)
+    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"])
     starts, ends = ranges["start_ns"], ranges["end_ns"]
     for rows in groups.values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])

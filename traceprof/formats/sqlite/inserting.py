@@ -38,7 +38,7 @@ class StringIds:
 
     def ids_of(self, names: Names) -> list[int]:
         """Return the IDs of a column of names; new IDs follow the order of first appearance."""
-        number, first = numbered(names.packed)
+        number, first = numbered(names)
         ids = np.array([self.id_of(text) for text in names[first]], np.int64)
         listed: list[int] = ids[number].tolist() if len(ids) else []
         return listed

@@ -169,7 +169,7 @@ def _are_sharded(work: Table) -> Bools:
     reduces, and reduces only in backward. Tensor parallelism also gathers and reduces
     (activations), but it reduces in the forward pass as well.
     """
-    groups = groups_of(work["process"], work["group"].packed)
+    groups = groups_of(work["process"], work["group"])
 
     def has_any(rows: Bools) -> Bools:
         return np.asarray(groups.reduced(np.logical_or, rows), np.bool_)

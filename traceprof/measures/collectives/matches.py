@@ -252,7 +252,7 @@ def _match_unnamed(work: Table, places: Int64Array, numbers: _MatchNumbers) -> N
         launch = launch_of_rows(group)
         numbers.take(group_places, launch, MatchedBy.LAUNCH)
         rest = np.flatnonzero(launch < 0)
-        for class_rows in rows_by_first(communicator[rest], group["op"].packed[rest]):
+        for class_rows in rows_by_first(communicator[rest], group["op"][rest]):
             chosen = rest[class_rows]
             rows = group.take(chosen)
             if _all_equal(rows["member"]):

@@ -178,7 +178,7 @@ def _timed_calls(trace: Trace) -> Table:
     shared = calls.take((kernels.counts > 1)[kernels.number])
     if shared.empty:
         return single
-    ends = groups_of(*(shared[name] for name in _LAUNCH_COLUMNS), shared["op"].packed)
+    ends = groups_of(*(shared[name] for name in _LAUNCH_COLUMNS), shared["op"])
     launched = work.take(work["correlation"] != ABSENT)
     kernel_row = find_matching_rows(shared, launched, *_LAUNCH_COLUMNS)
     has_kernel = kernel_row >= 0

@@ -52,7 +52,7 @@ def counted_operators(trace: Trace) -> Table:
     """
     given = trace.operator_inputs
     texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
-    groups = groups_of(*(column.packed for column in texts))
+    groups = groups_of(*texts)
     found = [
         work_of(*(column.texts[code] for column, code in zip(texts, key, strict=True)))
         for key in groups.keys
@@ -98,7 +98,7 @@ def work_of_kernels(trace: Trace) -> Table:
     sums = np.sum([_sum_operator_times(operators, *piece) for piece in pieces()], axis=0)
     work = Table.stacked([_split_work(operators, sums, *piece).on_disk() for piece in pieces()])
     precision_codes = np.append(operators["precision"].codes, -1)[operator_rows]
-    groups = groups_of(kernels["name"].packed, kernels["activity"].packed, precision_codes)
+    groups = groups_of(kernels["name"], kernels["activity"], precision_codes)
     first_rows = groups.first_rows
     precision, on_units = _find_precision(
         operators, operator_rows[first_rows], kernels.take(first_rows)

@@ -106,7 +106,7 @@ def _peaks(trace: Trace, precision: Names) -> tuple[Floats, Floats]:
     """Return the peak FLOP/s and the peak memory bytes/s for each kernel; 0 if unknown."""
     devices = trace.kernels["device"]
     flops, memory = np.zeros(len(devices)), np.zeros(len(devices))
-    number, first_rows = numbered(devices, precision.packed)
+    number, first_rows = numbered(devices, precision)
     for place, row in enumerate(first_rows.tolist()):
         device = int(devices[row])
         in_group, memory_peak = number == place, peak_of(trace, device, Link.MEMORY)
@@ -215,7 +215,7 @@ def _with_peaks(trace: Trace, result: Result) -> Result:
     found = counted_kernels(trace)
     rows = np.flatnonzero(found["is_counted"])
     peak, memory = _peaks(trace, found["precision"])
-    first_rows = rows[numbered(found["precision"][rows].packed)[1]]
+    first_rows = rows[numbered(found["precision"][rows])[1]]
     table = Table(
         {
             "precision": found["precision"][first_rows].plain(),

@@ -172,7 +172,7 @@ def _time_by_precision(trace: Trace) -> dict[str, int]:
     """Return the time of compute-heavy kernels by precision, in ns."""
     work = work_of_kernels(trace).take(trace.rows_in_whole("kernels"))
     is_heavy = trace.kernels["activity"].isin(COMPUTE_HEAVY) | (work["flop"] > 0)
-    groups = groups_of(work["precision"].packed[is_heavy])
+    groups = groups_of(work["precision"][is_heavy])
     sums = groups.reduced(np.add, lengths_of(trace.kernels)[is_heavy])
     texts = work["precision"].texts
     return {str(texts[key]): int(ns) for (key,), ns in zip(groups.keys, sums, strict=True)}

@@ -82,7 +82,7 @@ def counters_of(trace: Trace) -> list[CounterSeries]:
     is_share = metrics.by_text(np.array([_is_percent(name) for name in metrics.texts], np.bool_))
     is_gpu = sources.by_text(np.array([_is_gpu(name) for name in sources.texts], np.bool_))
     selected = samples.take(is_share & is_gpu)
-    found, rows_of = [], rows_by_values(selected["source"].packed, selected["metric"].packed)
+    found, rows_of = [], rows_by_values(selected["source"], selected["metric"])
     for (source, metric), rows in rows_of.items():
         device = int(selected["source"].texts[source].removeprefix(_SOURCE))
         series = _series(device, selected["metric"].texts[metric], selected.take(rows), trace)

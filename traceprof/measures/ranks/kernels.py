@@ -127,8 +127,8 @@ def compare_kernels(kernels: Table, member: int) -> KernelExcess | None:
     n_others = len(np.unique(kernels["member"][~is_mine]))
     if not is_mine.any() or not n_others:
         return None
-    same = groups_of(kernels["name"].packed, kernels["grid"]).number
-    names, texts = numbered(kernels["name"].packed)
+    same = groups_of(kernels["name"], kernels["grid"]).number
+    names, texts = numbered(kernels["name"])
     mine, others = kernels.take(is_mine), kernels.take(~is_mine)
     usual = groups_of(same[~is_mine])
     mean_ns = np.full(int(same.max()) + 1, np.nan)

@@ -181,7 +181,7 @@ def _named_stages(trace: Trace) -> dict[int, int]:
         return {}
     rows = np.flatnonzero(np.isin(names.codes, list(found)))
     by_process: dict[int, set[int]] = {}
-    for process, code in groups_of(trace.ranges["process"][rows], names.packed[rows]).keys:
+    for process, code in groups_of(trace.ranges["process"][rows], names[rows]).keys:
         by_process.setdefault(process, set()).add(int(found[code]["number"]))
     return {process: min(stages) for process, stages in by_process.items() if len(stages) == 1}
 
@@ -407,7 +407,7 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
     steps, sends = find_steps(trace), _sends(trace)
     inside = sends.take(steps_of_calls(steps, sends) >= 0)
     known = inside.take(inside["peer"] >= 0)
-    distinct = groups_of(known["process"], known["group"].packed, known["peer"])
+    distinct = groups_of(known["process"], known["group"], known["peer"])
     neighbors = Counter(process for process, *_ in distinct.keys)
     n_steps = {process: len(rows) for process, rows in rows_by(steps.table, "process").items()}
     return {

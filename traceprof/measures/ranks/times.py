@@ -151,7 +151,7 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     work = collectives_of_ranks(ranks)
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
-        ops, by_op = work["op"], groups_of(work["op"].packed)
+        ops, by_op = work["op"], groups_of(work["op"])
         most_frequent = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most_frequent)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))

@@ -265,7 +265,7 @@ def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
     source, metric = every["source"], every["metric"]
     return {
         (source.texts[one], metric.texts[other]): (every["start_ns"][rows], every["value"][rows])
-        for (one, other), rows in rows_by_values(source.packed, metric.packed).items()
+        for (one, other), rows in rows_by_values(source, metric).items()
     }
 
 

@@ -45,7 +45,7 @@ def measure_bandwidth(trace: Trace) -> Result:
     routes = route_of(moved)
     n_slices, span_ns = min(_SLICES, trace.span.duration_ns), trace.span.duration_ns
     edges = trace.span.start_ns + np.arange(n_slices + 1) * span_ns // max(n_slices, 1)
-    lanes = rows_by_values(moved["device"], routes.packed) if n_slices else {}
+    lanes = rows_by_values(moved["device"], routes) if n_slices else {}
     parts = [
         _in_slices(trace, device, routes.texts[route], moved.take(rows), edges)
         for (device, route), rows in lanes.items()

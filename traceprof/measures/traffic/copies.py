@@ -79,7 +79,7 @@ def route_of(copies: Table) -> Names:
     directions = copies["direction"]
     is_peer = directions == _PEER
     ends = (np.where(is_peer, copies[name], -1) for name in ("src_device", "dst_device"))
-    groups = groups_of(directions.packed, *ends)
+    groups = groups_of(directions, *ends)
     routes = (
         f"p2p {a}→{b}" if min(a, b) >= 0 else directions.texts[code] for code, a, b in groups.keys
     )

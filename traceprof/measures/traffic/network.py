@@ -68,7 +68,7 @@ def _traffic_of_whole(ranks: Ranks) -> Table:
     sources, metrics = samples["source"], samples["metric"]
     parts = [
         _intervals(sources.texts[source], metrics.texts[metric], samples.take(rows))
-        for (source, metric), rows in rows_by_values(sources.packed, metrics.packed).items()
+        for (source, metric), rows in rows_by_values(sources, metrics).items()
     ]
     empty = Table(
         dict.fromkeys(_KEYS, Names.repeated("", 0))
@@ -263,7 +263,7 @@ def measure_network(ranks: Ranks) -> Result:
 def _sum_by_source(traffic: Table) -> Table:
     """Return one row per source and direction with traffic, sorted by bytes."""
     n_bytes, duration = traffic["size_bytes"], lengths_of(traffic)
-    number, first = numbered(*(traffic[key].packed for key in _KEYS))
+    number, first = numbered(*(traffic[key] for key in _KEYS))
     groups = groups_of(number)
     added = {
         "size_bytes": n_bytes,
@@ -363,7 +363,7 @@ def measure_network_time(ranks: Ranks) -> Result:
 
 def _peaks(ranks: Ranks, rows: Table) -> Floats:
     """Return the speed of each row's link in bytes/s; NaN if unknown."""
-    number, first = numbered(rows["source"].packed, rows["link"].packed)
+    number, first = numbered(rows["source"], rows["link"])
     distinct = zip(rows["source"][first], rows["link"][first], strict=True)
     speeds: Floats = rates_of_peaks(peak_of_source(ranks, *key) for key in distinct)[number]
     return speeds

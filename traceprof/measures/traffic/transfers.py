@@ -131,7 +131,7 @@ def _described(copies: Table) -> Table:
 def _memory_of(copies: Table) -> Names:
     """Return the kind of host memory of each copy; for a peer copy, the kind of source memory."""
     source, target = copies["src_kind"], copies["dst_kind"]
-    groups = groups_of(codes_of(copies["direction"] == "d2h"), source.packed, target.packed)
+    groups = groups_of(codes_of(copies["direction"] == "d2h"), source, target)
     kinds = (target.texts[b] if is_back else source.texts[a] for is_back, a, b in groups.keys)
     return Names.coded((kind or "not known" for kind in kinds), groups.packed)
 

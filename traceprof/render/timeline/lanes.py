@@ -142,7 +142,7 @@ def _copy_names(copies: Table, names: NameTable) -> Packed:
     """Return the ids of names such as "Memcpy host → device (pageable → device)"."""
     ids = []
     columns: list[Names] = [copies[c] for c in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(column.packed for column in columns))
+    groups = groups_of(*columns)
     for row in groups.first_rows.tolist():
         direction, source, target = (column[row] for column in columns)
         label = _DIRECTIONS.get(direction, "Memcpy")
