@@ -51,7 +51,7 @@ def test_json_holds_all_and_follows_the_schema(path: str) -> None:
     assert rows[0]["key"] == "part=compute kind=kernel name=gemm"
     scalars = {name: scalar["value"] for name, scalar in result["scalars"].items()}
     assert sum(row["difference_ns"] for row in rows) == scalars["difference_ns"] == 2 * MS
-    assert scalars["against"] == "step 2"
+    assert scalars["reference"] == "step 2"
     assert rows[0]["explained_bytes"] is None
 
 

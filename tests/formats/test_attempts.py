@@ -16,7 +16,7 @@ def row(rank, start, end, size=2, **more):
 
 def groups(*rows):
     told = {Path(f"{place}.sqlite"): {"run_id": "job", **one} for place, one in enumerate(rows)}
-    return [(one.attempt, one.rank, one.start_ns // S) for one in attempts_in(told)]
+    return [(one.number, one.rank, one.start_ns // S) for one in attempts_in(told)]
 
 
 def test_ranks_that_run_together_are_one_life():
@@ -41,7 +41,7 @@ def test_a_world_of_another_size_is_another_life():
 def test_ranks_of_one_start_need_not_overlap():
     """Nobody started anything again: no launcher of elastic jobs, no rank twice."""
     told = {Path(f"{rank}.sqlite"): row(rank, rank * 10, rank * 10 + 1) for rank in (0, 1)}
-    assert {one.attempt for one in attempts_in(told)} == {0}
+    assert {one.number for one in attempts_in(told)} == {0}
 
 
 def test_where_one_file_does_not_say_when_nothing_is_known():
@@ -55,7 +55,7 @@ def test_a_rank_that_was_killed_at_once_belongs_to_its_start():
         Path("b"): {**row(1, 0, 3), "run_id": "job"},
         Path("c"): {**row(0, 4, 9), "run_id": "job"},
     }
-    assert [(one.attempt, one.rank, one.end_ns // S) for one in attempts_in(told)] == [
+    assert [(one.number, one.rank, one.end_ns // S) for one in attempts_in(told)] == [
         (0, 0, 0),
         (0, 1, 3),
         (1, 0, 9),

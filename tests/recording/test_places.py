@@ -163,7 +163,7 @@ def test_two_recordings_of_a_named_job_are_two_lives(tmp_path):
         ["rank0.sqlite", "rank0-2.sqlite", f"rank0-{HOST}.sqlite", f"rank0-{HOST}-2.sqlite"]
     )
     attempts, _, _ = attempts_of_run([folder])
-    assert [(one.attempt, one.rank, one.ended) for one in attempts] == [
+    assert [(one.number, one.rank, one.ended) for one in attempts] == [
         (attempt, 0, "finished") for attempt in range(4)
     ]
     run = open_run([folder], attempt=1)
@@ -196,7 +196,7 @@ def test_a_program_that_a_shell_starts_again_is_one_rank_with_two_lives(tmp_path
     assert recorded.done.returncode == 0, recorded.done.stderr
     run = open_run([tmp_path / "run"])
     assert run.ranks == (0,)
-    assert [(one.attempt, one.rank) for one in run.attempts] == [(0, 0), (1, 0)]
+    assert [(one.number, one.rank) for one in run.attempts] == [(0, 0), (1, 0)]
 
 
 def test_programs_that_run_at_the_same_time_are_no_lives_of_one(tmp_path):

@@ -26,6 +26,7 @@ PRINTED: Final = (
     *ASKED[1:],  # worker processes change nothing here
     Job("analyze --full", ("analyze", "run", "--full")),
     Job("analyze --markdown", ("analyze", "a.sqlite", "--markdown")),
+    Job("demo", ("demo", "--no-browser", "-o", "demo", "-f")),
     Job("findings", ("findings", "a.sqlite")),
     Job("show", ("show",)),
     Job("show --json", ("show", "kernels,steps,gaps", "a.sqlite", "--json", "-w", "all")),

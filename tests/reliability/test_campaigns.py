@@ -115,7 +115,8 @@ def test_an_undamaged_file_is_right(tmp_path: Path) -> None:
 def test_every_command_that_writes_is_tried() -> None:
     writing = {job.arguments[0] for job in JOBS}
     reading = {"findings", "explain", "view", "info", "doctor", "memory", "mcp"}
-    elsewhere = {"recover", "try"}  # tests of recording and of trying: they need programs
+    # Tests of recording and of trying: they need programs; `demo` writes as `report` does.
+    elsewhere = {"recover", "try", "demo"}
     assert writing | reading | elsewhere == {command.name for command in COMMANDS}
 
 

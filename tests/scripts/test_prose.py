@@ -51,7 +51,7 @@ def test_what_a_user_reads_is_a_sentence() -> None:
     [
         ("Rank 2 is a straggler: the other ranks wait for it.", True),
         ("What the program told is held against the trace.", False),
-        ("The color of a lane.", False),
+        ("The colour of a lane.", False),
         ("This trace is no recording of a GPU.", False),
         (" ".join(["word"] * 40), False),
     ],

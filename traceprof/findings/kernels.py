@@ -33,14 +33,16 @@ _NCHW_NORMS: Final = re.compile(
 _NORMS_SAVED: Final = 0.5
 _NORMS_BETWEEN: Final = (0.0, 0.75)
 _DIMENSIONS: Final = {
-    2: re.compile(r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?2d|max_pool_\w+_nchw"),
+    2: re.compile(
+        r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?2d|max_pool_\w{1,40}_nchw"
+    ),
     3: re.compile(r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?3d|ncdhw|ndhwc"),
 }
 """Names of operators, modules, and kernels of images (2) and of volumes (3).
 
 Other names occur for both: cuDNN's `convolveNd` and `nchwToNhwc` kernels also compute volumes.
 """
-_CONVOLVES: Final = re.compile(r"^aten::\w*convolution\w*$")
+_CONVOLVES: Final = re.compile(r"^aten::\w{0,40}convolution\w*$")
 _CONVERTS: Final = re.compile(
     r"ncd?hw_?to_?nd?hwc|nd?hwc_?to_?ncd?hw|tensorTransform", re.IGNORECASE
 )

@@ -28,7 +28,7 @@ _MIN_SHARE_RATIO: Final = 0.05
 _MAIN_RATIO: Final = 0.5
 _PAUSE_NS: Final = 1_000
 """The pause of a device between two kernels that are both launched already."""
-_LAUNCHES_KERNEL: Final = re.compile(r"^(cuda|cu|hip)\w*Launch\w*Kernel")
+_LAUNCHES_KERNEL: Final = re.compile(r"^(cuda|cu|hip)(Ext|Hcc)?(Module)?Launch(Cooperative)?Kernel")
 _USUAL_CALLS: Final = " (usual: 4–10 µs)"
 """The usual duration of a call that launches a kernel, in recordings of many GPUs."""
 _MIN_SLOW_CALL_NS: Final = 25_000

@@ -39,15 +39,15 @@ def test_every_start_of_every_rank_is_a_file_of_one_run(job):
     listed = [row["file"] for one in manifests for row in one["ranks"]]
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.sqlite"))
     attempts, _, _ = attempts_of_run([folder])
-    last = max(one.attempt for one in attempts)
-    assert sorted((one.attempt - last, one.rank, one.world_size) for one in attempts)[-5:] == [
+    last = max(one.number for one in attempts)
+    assert sorted((one.number - last, one.rank, one.world_size) for one in attempts)[-5:] == [
         (-2, 0, 2),
         (-2, 1, 2),
         (-1, 0, 1),
         (0, 0, 2),
         (0, 1, 2),
     ]
-    ended = {(one.attempt - last, one.rank): one.ended for one in attempts}
+    ended = {(one.number - last, one.rank): one.ended for one in attempts}
     # The lost node's rank may be either, and the other one failed or was stopped for it.
     assert "killed" in (ended[-2, 0], ended[-2, 1])
     assert ended[-1, 0] == "killed"
@@ -55,7 +55,7 @@ def test_every_start_of_every_rank_is_a_file_of_one_run(job):
 
 
 def test_lives_are_never_mixed(job):
-    last = max(one.attempt for one in attempts_of_run([job[0]])[0])
+    last = max(one.number for one in attempts_of_run([job[0]])[0])
     for attempt, ranks in ((last - 2, (0, 1)), (last - 1, (0,)), (last, (0, 1))):
         run = open_run([job[0]], attempt=attempt)
         assert run.ranks == ranks

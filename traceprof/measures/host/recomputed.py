@@ -24,7 +24,7 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _RECOMPUTES: Final = re.compile(
-    r"^autograd::engine::evaluate_function: \w*([Cc]heckpoint|[Rr]ecomput)\w*Backward"
+    r"^autograd::engine::evaluate_function: \w{0,80}([Cc]heckpoint|[Rr]ecomput)\w{0,80}Backward"
 )
 _LAYERS: Final = re.compile(r"^aten::(linear|conv[123]d|scaled_dot_product_attention)(, |$)")
 """Operators that only a forward pass calls; gradients have other operators."""
