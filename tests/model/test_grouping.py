@@ -222,8 +222,8 @@ def test_names_are_grouped_as_their_codes_are():
     names = Names.of(["gemm", "copy", "gemm", "copy", "copy"])
     numbers = np.array([1, 1, 1, 2, 1])
     for groups in (groups_of(names, numbers), groups_of(names.codes, numbers)):
-        rows = {
-            (names.texts[code], n): rows.tolist()
-            for (code, n), rows in zip(groups.keys, groups.rows)
+        found = {
+            (names.texts[code], number): rows.tolist()
+            for (code, number), rows in zip(groups.keys, groups.rows, strict=True)
         }
-        assert rows == {("gemm", 1): [0, 2], ("copy", 1): [1, 4], ("copy", 2): [3]}
+        assert found == {("gemm", 1): [0, 2], ("copy", 1): [1, 4], ("copy", 2): [3]}

@@ -162,14 +162,11 @@ def groups_of(*columns: Numbers | Names) -> Groups:
 
     Names are grouped by their codes, and `Groups.values` and `Groups.keys` contain the codes.
     """
-    arrays = [_stored(column) for column in columns]
+    numbers = (column.packed if isinstance(column, Names) else column for column in columns)
+    arrays = [
+        values.stored if isinstance(values, Packed) else np.asarray(values) for values in numbers
+    ]
     return _groups_of_few(arrays) if len(arrays[0]) <= _MAX_PYTHON_ROWS else _groups_of_many(arrays)
-
-
-def _stored(column: Numbers | Names) -> npt.NDArray[Any]:
-    """Return the integers of a column as they are stored; of names, their codes."""
-    numbers = column.packed if isinstance(column, Names) else column
-    return numbers.stored if isinstance(numbers, Packed) else np.asarray(numbers)
 
 
 def _groups_of_many(columns: Sequence[npt.NDArray[Any]]) -> Groups:
@@ -300,7 +297,8 @@ def places_of(column: Numbers | Names) -> tuple[Packed, list[int]]:
 
     Equals np.unique with return_inverse on integers, at a tenth of its cost if few values differ.
     """
-    values = _stored(column)
+    numbers = column.packed if isinstance(column, Names) else column
+    values = numbers.stored if isinstance(numbers, Packed) else np.asarray(numbers)
     if not len(values):
         return Packed.repeated(0, 0), []
     if len(values) <= _MAX_PYTHON_ROWS and values.dtype.kind == "i":
