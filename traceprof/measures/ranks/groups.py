@@ -8,7 +8,7 @@ straggler must cause half of all waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -184,7 +184,7 @@ def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
     return next((group for group in lateness if group.is_straggler), None)
 
 
-def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
+def find_unclear_group(lateness: Sequence[GroupLateness]) -> GroupLateness | None:
     """Return the group that would be the straggler if the clocks differed less."""
     total_ns = sum(group.last_rank_delay_ns for group in lateness)
     costly = (group for group in lateness if _is_costly(group, total_ns))
