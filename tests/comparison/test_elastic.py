@@ -7,6 +7,7 @@ import pytest
 from tests.attempts import write_job
 from traceprof.comparison import TIMELINE_NAME
 from traceprof.comparison.elastic import elastic
+from traceprof.comparison.jobs import elastic_job
 from traceprof.comparison.summary.summarize import summarize
 from traceprof.errors import UsageError
 from traceprof.model.results import Note
@@ -224,3 +225,11 @@ def test_the_chart_has_a_lane_for_each_rank_and_bars_of_their_length(tmp_path):
     assert "epoch 2, attempt 1" in chart
     without = comparison.results[TIMELINE_NAME]
     assert elastic_chart(without.with_table(without.table.assign(at_ns=float("nan")))) == ""
+
+
+def test_restarts_without_an_epoch_have_the_events_since_the_one_before() -> None:
+    events = [("loading", 2, None), ("time_lost", 10, None)]
+    events += [("loading", 3, None), ("setup", 1, None), ("time_lost", 20, None)]
+    first, second = elastic_job(job("log", [30, 30], events)).lost
+    assert first.parts == {"loading": 2 * S}
+    assert second.parts == {"loading": 3 * S, "setup": S}

@@ -20,6 +20,7 @@ def training(
     count: Callable[[int], int] = lambda _: 4,
     wait_ms: Callable[[int], float] = lambda _: 1,
     clock_mhz: Callable[[int], float] | None = None,
+    has_grids: bool = True,
 ) -> Trace:
     """Return 30 steps: the host makes a batch while the GPU is idle, then the GPU runs GEMMs."""
     builder, now = TraceBuilder(), 0
@@ -31,7 +32,8 @@ def training(
             end = now + round(gemm_ms(number) * MS)
             shape = {"grid_x": blocks(number), "grid_y": 1, "grid_z": 1, "block_x": 128}
             shape |= {"block_y": 1, "block_z": 1}
-            builder.kernel(GEMM, now, end, launched_ns=(now - 10, now - 5), shape=shape)
+            launched = (now - 10, now - 5)
+            builder.kernel(GEMM, now, end, launched_ns=launched, shape=shape if has_grids else None)
             now = end
         builder.step(start, now, number)
         if clock_mhz is not None:
@@ -68,6 +70,14 @@ def test_kernels_that_get_longer_at_the_same_grid() -> None:
     assert "nvidia-smi --query-gpu=clocks.sm" in found.action
     assert "`traceprof explain TRACE step:29 --against step:0`" in found.action
     assert found.window == "step:12..29"
+
+
+def test_kernels_without_a_recorded_grid_may_be_larger() -> None:
+    found = drift_of(training(late(10, 16), has_grids=False))
+    assert found is not None
+    assert "(grid not recorded): 10.00 ms before" in found.evidence[2]
+    assert "so the kernels are larger or the GPU is slower" in found.action
+    assert "The same kernels run slower" not in found.action
 
 
 def test_a_clock_that_fell_is_named() -> None:

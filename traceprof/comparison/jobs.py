@@ -156,25 +156,25 @@ def _first_events(events: Table) -> dict[str, float]:
 def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
     """Return the restarts, each with the events that explain its lost time.
 
-    These are the job-wide events with the same attempt and epoch. Both are NaN in some logs; NaN
-    matches NaN.
+    These are the job-wide events with the same attempt and epoch (NaN matches NaN). If several
+    restarts have the same, as in logs without both, each has the events since the one before it.
     """
     rows = [row for row in events.rows() if isnan(row["rank"]) and not _text(row["node"])]
+    keys = [(str(row["attempt"]), str(row["epoch"])) for row in rows]
     found: list[LostTime] = []
     for place, row in enumerate(rows):
         lost_ns = row["duration_ns"]
         if row["kind"] != "time_lost" or isnan(lost_ns):
             continue
+        same = [other for other, key in enumerate(keys) if key == keys[place]]
+        restarts = [other for other in same if rows[other]["kind"] == "time_lost"]
+        previous = max((other for other in restarts if other < place), default=-1)
+        same = [other for other in same if len(restarts) == 1 or previous < other < place]
         parts: dict[str, float] = {}
-        for other in rows:
-            kind = str(other["kind"])
-            pairs = [(other[name], row[name]) for name in ("attempt", "epoch")]
-            is_same = all(
-                other_value == row_value or (isnan(other_value) and isnan(row_value))
-                for other_value, row_value in pairs
-            )
-            if kind in PARTS and is_same and not isnan(other["duration_ns"]):
-                parts[kind] = parts.get(kind, 0.0) + other["duration_ns"]
+        for other in same:
+            kind, ns = str(rows[other]["kind"]), rows[other]["duration_ns"]
+            if kind in PARTS and not isnan(ns):
+                parts[kind] = parts.get(kind, 0.0) + ns
         before, after = _ranks_before_and_after(rows, place) if is_recorded else (nan, nan)
         found.append(
             LostTime(

@@ -65,9 +65,8 @@ def open_two_ranks(
 
 
 def _side(name: str, title: str, run: Run, window: str | None) -> OpenedSide:
-    trace = run.within("all").trace()
     hull = run.within(window).selection.window.hull if window else None
-    return OpenedSide(name, title, trace, hull)
+    return OpenedSide(name, title, run.within("all").trace(), hull)
 
 
 def _title(paths: Sequence[Path]) -> str:

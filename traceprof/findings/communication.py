@@ -139,23 +139,27 @@ def collective_waits(context: Context) -> Iterator[Finding]:
     length_ns = longest["end_ns"] - longest["start_ns"]
     device = longest["device"]
     peak = peak_of_group(context.ranks, device, longest["group_size"])
-    nvlink = peak_of(trace_of_device(context.ranks, device), device, Link.NVLINK)
-    known_peak = peak or nvlink
+    known_peak = peak or peak_of(trace_of_device(context.ranks, device), device, Link.NVLINK)
     assert known_peak is not None  # `_implausibly_slow` leaves out other devices
     yield Finding(
         title=Note.of(
             "Waiting in collectives takes {share:ratio} of step time: the other ranks arrive late, "
-            "or the link is broken",
+            "or the link is slow",
             share=share,
         ),
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            context.counted(len(slow), "collective(s) slower than any transfer"),
+            context.counted(len(slow), "slow collective(s)"),
             Note.of(
                 "{op} of {size:bytes} over {ranks:count} ranks takes {length:ns}: bus bandwidth "
-                "{rate:bytes/s}, but {link} has {peak:bytes/s}"
-                + ("" if peak else ", and even 10 Gb/s Ethernet has {network:bytes/s}"),
+                "{rate:bytes/s}, less than "
+                + (
+                    "{least:ratio} of {link} ({peak:bytes/s})"
+                    if peak
+                    else "10 Gb/s Ethernet ({network:bytes/s}); {link} has {peak:bytes/s}"
+                ),
+                least=_MIN_LINK_RATIO,
                 op=str(longest["op"]),
                 size=longest["n_bytes"],
                 ranks=longest["group_size"],
@@ -167,8 +171,8 @@ def collective_waits(context: Context) -> Iterator[Finding]:
             ),
         ),
         action="Record all ranks and pass all their traces: they show which rank is late and why. "
-        "If no rank is late, test the link with `all_reduce_perf` and `NCCL_DEBUG=INFO`. Overlap "
-        "with compute saves nothing, because the late ranks determine the step time.",
+        "If no rank is late, test the link with `all_reduce_perf` and `NCCL_DEBUG=INFO`. If a rank "
+        "is late, overlap with compute saves nothing: the late rank determines the step time.",
         caveat="The trace contains one rank, so the late rank is unknown.",
         window=context.longest_row(slow),
     )

@@ -35,6 +35,10 @@ _HOST: Final = (*(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS)), "outside_n
 _UNNAMED: Final = "outside named phases"
 _CLOCK: Final = "sm_clock_mhz"
 _SLOWER: Final = "The same kernels run slower."
+_SLOWER_OR_LARGER: Final = (
+    "Kernels of the same name take longer. Their grids were not recorded, so the kernels are "
+    "larger or the GPU is slower. Compare batch sizes and sequence lengths of early and late steps."
+)
 _COOL: Final = "Improve cooling, or raise the power limit (`nvidia-smi -pl WATTS`)."
 _LOG_CLOCK: Final = (
     "Log clock, power, and temperature during the run (`nvidia-smi --query-gpu=clocks.sm,"
@@ -101,22 +105,27 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
     if main != "compute_ns":
         host = _growth(before, after, _HOST) if main in ("", "idle_ns") else {}
         evidence += _notes_on_growth(host, drift, "on the CPU, ")
-        advice = _ACTIONS.get(main, "")
-        return evidence + machine, _ACTIONS.get(next(iter(host), ""), advice)
+        return evidence + machine, _ACTIONS.get(next(iter(host), ""), _ACTIONS.get(main, ""))
     kernels = _kernel_growth(context, drift)
     if kernels["more_ns"].sum() > kernels["longer_ns"].sum():
         return [*evidence, *_notes_on_more(kernels), *machine], _MORE_WORK
     evidence += _notes_on_longer(kernels)
     if any("clock" in note.values for note in machine):
         return evidence + machine, f"{_SLOWER} {_COOL}"
+    grown_ns = np.maximum(floats(kernels, "longer_ns")[0], 0.0)
+    lead = (
+        _SLOWER
+        if 2 * grown_ns.sum(where=kernels["blocks"] != ABSENT) >= grown_ns.sum()
+        else _SLOWER_OR_LARGER
+    )
     if _CLOCK not in table:
         machine.append(Note("the GPU clock was not recorded"))
-        return evidence + machine, f"{_SLOWER} {_LOG_CLOCK} {_LOOK_FOR_OTHERS}"
+        return evidence + machine, f"{lead} {_LOG_CLOCK} {_LOOK_FOR_OTHERS}"
     clocks = {"before": mean_of(before[_CLOCK]), "after": mean_of(after[_CLOCK])}
     machine.append(
         Note.of("GPU clock {before:count} MHz before, {after:count} MHz after", **clocks)
     )
-    return evidence + machine, f"{_SLOWER} {_LOOK_FOR_OTHERS}"
+    return evidence + machine, f"{lead} {_LOOK_FOR_OTHERS}"
 
 
 def _growth(before: Table, after: Table, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
@@ -150,8 +159,7 @@ def _kernel_growth(context: Context, drift: Drift) -> Table:
     and ns_after: time per step. longer_ns: growth because the later launches take longer. more_ns:
     the rest of the growth, because of more launches or other numbers of blocks.
     """
-    columns = ("process", "device_start_ns", "device_end_ns")
-    ledger = ledger_of_window(context.ranks).select(*columns)
+    ledger = ledger_of_window(context.ranks).select("process", "device_start_ns", "device_end_ns")
     steps = Table.stacked(
         [
             ledger.take(rows).assign(is_after=np.full(len(rows), is_after))

@@ -367,7 +367,7 @@ def test_both_axes_of_steps_have_round_ticks(open_page: Callable[..., OpenPage])
     page.page.locator("#steps figure[data-drawn]").wait_for()
     for axis in ("xtick", "ytick", "y2tick"):
         texts = page.page.locator(f"#steps .{axis} text").all_text_contents()
-        values = [float(re.sub(r"\s", "", text)) for text in texts]
+        values = [float(text.replace(",", "")) for text in texts]  # "2,000", as in the text
         step = values[1] - values[0]
         assert f"{step:.0e}"[0] in "125", values
         assert float(f"{step:.0e}") == pytest.approx(step), values

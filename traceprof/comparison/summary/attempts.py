@@ -91,8 +91,7 @@ def with_attempts(
     moved = ({**event, "at_ns": event["at_ns"] - zero} for event in events)
     tables["events"] = _numbered([*moved, *kept])
     tables["attempts"] = SUMMARY.table("attempts").of_rows(list(_lives(attempts, nodes, zero)))
-    epochs = _epochs(started, zero)
-    if len(epochs):
+    if len(epochs := _epochs(started, zero)):
         tables["epochs"] = SUMMARY.table("epochs").of_rows(epochs)
     notes = list(summary.notes)
     count = len({attempt.number for attempt in attempts})

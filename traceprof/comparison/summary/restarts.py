@@ -63,9 +63,8 @@ def find_restarts(
     for before, after in pairwise(trained):
         if (before, after) in concurrent:
             continue
-        previous, resumed = trained[before], trained[after]
         new_starts = [attempt for attempt in attempts if before < attempt.number <= after]
-        found.append(_restart(previous, resumed, new_starts, agents))
+        found.append(_restart(trained[before], trained[after], new_starts, agents))
     last = max((attempt.number for attempt in attempts), default=0)
     if trained and max(trained) < last:
         found.append(_final_loss(trained[max(trained)], attempts))
@@ -115,9 +114,9 @@ def _by_attempt(started: Sequence[Started]) -> dict[int, list[Started]]:
 
 def _final_loss(previous: Sequence[Started], attempts: Sequence[Attempt]) -> Restart:
     """Return the time from the last work to the end of a job that did not resume."""
-    last = max(attempt.number for attempt in attempts)
     end = max(attempt.end_ns for attempt in attempts)
     kept = min(max(start.last_work_ns for start in previous), end)
+    last = max(attempt.number for attempt in attempts)
     return Restart(last, kept, end, None, 0, "training did not resume", ())
 
 

@@ -51,7 +51,7 @@ _LAYOUT: Final[Mapping[str, Any]] = {
         "namelength": -1,
     },
     "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
-    "separators": ". ",
+    "separators": ".,",
     "uirevision": "kept",
 }
 _CONFIG: Final = {

@@ -232,7 +232,7 @@ def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str
         "dragmode": "pan",
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
-        "separators": ". ",
+        "separators": ".,",
         "xaxis": {"gridcolor": grid, "zeroline": False, "separatethousands": True},
         "yaxis": {
             "range": [len(lines) - 0.5, -0.5],
