@@ -1,7 +1,8 @@
 """Start-up file that `traceprof record` puts first on PYTHONPATH of the recorded program.
 
-It runs in any Python from 3.8 on and imports almost nothing. It hides any other sitecustomize on
-the path, so it runs that file at the end.
+Every Python that the program starts runs it, also Python 2.7. It records in Python 3.8 and later,
+imports almost nothing, and does nothing in older ones. It hides any other sitecustomize on the
+path, so it runs that file at the end.
 """
 
 import os
@@ -10,11 +11,14 @@ import sys
 
 def _run_hidden_sitecustomize():
     """Run the sitecustomize that this file hides, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    if sys.version_info < (3, 5):
+        _run_hidden_in_old_python(others)
+        return
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
@@ -26,6 +30,21 @@ def _run_hidden_sitecustomize():
     except BaseException:
         sys.modules["sitecustomize"] = ours
         raise
+
+
+def _run_hidden_in_old_python(folders):
+    """Run the sitecustomize in ``folders`` with `imp`: Python 2.7 has no module specs."""
+    import imp
+
+    try:
+        found = imp.find_module("sitecustomize", folders)
+    except ImportError:
+        return
+    try:
+        imp.load_module("sitecustomize", *found)
+    finally:
+        if found[0]:
+            found[0].close()
 
 
 def _install_hooks(torch):
@@ -44,7 +63,7 @@ def _note_without_torch():
 
 
 try:
-    if os.environ.get("TRACEPROF_DIR"):
+    if os.environ.get("TRACEPROF_DIR") and sys.version_info >= (3, 8):
         import atexit
 
         from _traceprof_runtime.after_import import call_after_import
