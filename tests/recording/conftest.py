@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,7 @@ def end_what_is_left(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No process that a test has started, however it ended, is left behind."""
+    resource_tracker.ensure_running()  # of this process: it lives as long as the tests
     monkeypatch.setenv(_MARKER, str(tmp_path))
     yield
     variable = f"{_MARKER}={tmp_path}"

@@ -99,8 +99,8 @@ def test_a_kill_before_anything_was_written_is_counted(tmp_path):
     (loss,) = captured.losses()
     (pid,) = captured.pids()
     assert loss == (
-        f"process {pid} lost 385 of 385 events: the process was killed, or skipped Python's exit "
-        "handlers (os._exit)"
+        f"process {pid} lost 385 of 385 events: the process was killed, or ended without Python's "
+        "exit handlers"
     )
 
 

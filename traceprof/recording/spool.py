@@ -151,7 +151,7 @@ class ProcessEvents:
             return "the process still ran when the trace was written"
         if self.has_ended:
             return "the events were not written before the process ended"
-        return "the process was killed, or skipped Python's exit handlers (os._exit)"
+        return "the process was killed, or ended without Python's exit handlers"
 
     def blocks(self) -> Iterator[EventBlock]:
         """Read the events in blocks that bound memory use."""

@@ -9,19 +9,37 @@ from typer.testing import CliRunner
 from tests.recording.conftest import NAMED_STEPS, environment_of_test, on_small_disk, record
 from traceprof.cli import app
 
-EXITS = "import os, traceprof\nfor _ in range(10):\n    with traceprof.step(): pass\nos._exit(4)\n"
-LOST = "lost 10 of 10 events: the process was killed, or skipped Python's exit handlers (os._exit)"
+STEPS = "import os, sys, traceprof\nfor _ in range(10):\n    with traceprof.step(): pass\n"
+KILLED = f"{STEPS}os.kill(os.getpid(), 9)\n"
+LOST = "lost 10 of 10 events: the process was killed, or ended without Python's exit handlers"
+# Ways to end a program that skip everything that runs at exit, and the exit status of each
+SUDDEN_ENDS = {
+    "os._exit(4)": 4,
+    "os.abort()": 128 + 6,
+    "os.execvp('true', ['true'])": 0,
+    "os.execve('/bin/sh', ['sh', '-c', 'exit 5'], os.environ)": 5,
+    "os.fork() or os._exit(0); os.wait(); os._exit(6)": 6,
+}
 
 
 @pytest.fixture(scope="module")
 def lost_all(tmp_path_factory):
     path = tmp_path_factory.mktemp("lost") / "run.sqlite"
-    command = [sys.executable, "-c", EXITS]
+    command = [sys.executable, "-c", KILLED]
     return record(path, command, "--with", "torch", TRACEPROF_FLUSH_S="1000")
 
 
-def test_a_program_that_ends_by_os_exit(lost_all):
-    assert lost_all.done.returncode == 4
+@pytest.mark.parametrize(("end", "status"), SUDDEN_ENDS.items())
+def test_a_program_that_skips_its_exit_handlers_loses_nothing(tmp_path, end, status):
+    command = [sys.executable, "-c", STEPS + end]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch", TRACEPROF_FLUSH_S="1000")
+    assert recorded.done.returncode == status
+    assert recorded.trace.info.warnings == ()
+    assert (recorded.trace.ranges.to_frame()["name"] == "user_step").sum() == 10
+
+
+def test_a_killed_program_says_what_it_lost(lost_all):
+    assert lost_all.done.returncode == 128 + 9
     assert LOST in lost_all.done.stderr
     assert "recorded 0 ranges" in lost_all.done.stderr
     (warning,) = lost_all.trace.info.warnings
@@ -81,7 +99,6 @@ def test_a_program_that_replaces_itself_loses_nothing(tmp_path):
         "for _ in range(5):\n"
         "    with traceprof.step(): pass\n"
         "if len(sys.argv) < 2:\n"
-        "    sys.modules['_traceprof_runtime.session'].spool().flush()\n"
         "    os.execv(sys.executable, [sys.executable, __file__, 'again'])\n"
     )
     (tmp_path / "again.py").write_text(code)
@@ -95,7 +112,7 @@ def test_a_program_that_replaces_itself_loses_nothing(tmp_path):
 
 
 def test_what_is_recovered_says_it(tmp_path):
-    code = EXITS.replace("os._exit(4)", "os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)")
+    code = f"{STEPS}os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
     environment = environment_of_test(TMPDIR=str(tmp_path), TRACEPROF_FLUSH_S="1000")
     command = [sys.executable, "-m", "traceprof", "record", "-o", "run.sqlite", "--with", "torch"]
     whole = [*command, "--", sys.executable, "-c", code]

@@ -1,6 +1,7 @@
 """The recording state of this process: whether recording is on, and where events are written."""
 
 import atexit
+import functools
 import os
 import threading
 from contextlib import ExitStack
@@ -8,7 +9,10 @@ from contextlib import ExitStack
 from . import process_record, settings
 from .clock import time_ns
 from .emitters import NOWHERE, TeeEmitter, nvtx_emitter
+from .replaced import replace
 from .spool import Spool
+
+_SUDDEN_ENDS = ("_exit", "abort", "execv", "execve")  # the other exec functions call these
 
 active = False
 _process = None
@@ -38,7 +42,26 @@ def begin():
     _process = os.getpid()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
+    _flush_before_sudden_ends()
     return True
+
+
+def _flush_before_sudden_ends():
+    """Write the recorded events before calls that end a program without what runs at exit."""
+    for name in _SUDDEN_ENDS:
+        replace(os, name, _with_flush(getattr(os, name)))
+
+
+def _with_flush(function):
+    """Return ``function`` with a flush of this process's events before it."""
+
+    @functools.wraps(function)
+    def flush_first(*args, **kwargs):
+        if has_events():
+            _spool.flush(patience_s=1)
+        return function(*args, **kwargs)
+
+    return flush_first
 
 
 def emitter():

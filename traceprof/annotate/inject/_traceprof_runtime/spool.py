@@ -141,15 +141,23 @@ class Spool:
         self._slots[number & _SLOT_MASK] = number
         self._rows.append((start_ns, end_ns, name, n_bytes, thread, "c", details))
 
-    def flush(self):
-        """Append the collected rows to the file."""
-        with self._lock:
+    def flush(self, patience_s=-1):
+        """Append the collected rows to the file.
+
+        Give up if another flush lasts longer than ``patience_s`` (-1: wait for it): a signal
+        handler may have interrupted that flush.
+        """
+        if not self._lock.acquire(timeout=patience_s):
+            return
+        try:
             count = len(self._rows)
             if count:
                 self._check_size()
                 rows = self._thin_out(self._rows[:count])
                 self._write("".join(json.dumps(row) + "\n" for row in rows))
                 del self._rows[:count]
+        finally:
+            self._lock.release()
 
     def close(self):
         """Flush the last rows and stop the thread and the counting: the recording is over."""
