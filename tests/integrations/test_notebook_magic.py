@@ -20,8 +20,8 @@ CELLS = (
     "run.within('all').steps().table.to_frame()['step'].tolist()",
     "%%traceprof 7up\n1",
     "%%traceprof -o cell.sqlite\nran_again = True",
-    "%%traceprof\nwith tp.step():\n    pass\n1 / 0",
-    "tp.is_recording()",
+    "%%traceprof failed\nwith tp.step():\n    pass\n1 / 0",
+    "tp.is_recording(), len(failed.within('all').steps().table.to_frame())",
 )
 
 
@@ -77,5 +77,6 @@ def test_a_line_that_means_nothing_runs_no_cell(executed: tuple[Any, Path]) -> N
 def test_a_cell_that_fails_shows_its_error_and_recording_ends(executed: tuple[Any, Path]) -> None:
     outputs, folder = executed
     assert "ZeroDivisionError" in shown(outputs[6], "error")
-    assert len(list(folder.glob("traceprof-cell-*/cell.sqlite"))) == 1
-    assert shown(outputs[7], "text") == "False"
+    (path,) = folder.glob("traceprof-cell-*/cell.sqlite")
+    assert shown(outputs[7], "text") == "(False, 1)"
+    assert tp.open(path).page().headline[0] in unescape(shown(outputs[6], "html"))

@@ -299,3 +299,25 @@ def test_it_is_left_to_the_recorder_that_started_the_program(folder: Path) -> No
     assert "already records this program; this second recording is skipped" in recorded.done.stderr
     assert len(tp.open(folder / "outer.sqlite").within("all").steps().table) == 1
     assert not (folder / "inner.sqlite").exists()
+
+
+def test_an_error_at_the_end_of_the_hooks_does_not_stop_the_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tp.record("first.sqlite") as recorded:
+        install = sys.modules["_traceprof_runtime.install"]
+        end_inside = install.end_inside
+
+        def fail(failed: bool) -> None:
+            end_inside(failed)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(install, "end_inside", fail)
+        with tp.step():
+            pass
+    assert recorded.output is None
+    assert "ZeroDivisionError: ; run traceprof recover /" in capsys.readouterr().err
+    assert not tp.is_recording()
+    with tp.record("second.sqlite") as again, tp.step():
+        pass
+    assert again.output == Path("second.sqlite")

@@ -56,7 +56,9 @@ def _run(shell: Any, cell: str) -> None:
 
 
 def record_cell(shell: Any, line: str, cell: str) -> Page | None:
-    """Run and record ``cell``; return its page, or None if the cell failed.
+    """Run and record ``cell``; return its page, or None if nothing was recorded.
+
+    A cell that failed has a page, too: of what it did before its error, which IPython shows.
 
     Raises:
         UsageError: the line is invalid, or the trace cannot be written.
@@ -68,12 +70,10 @@ def record_cell(shell: Any, line: str, cell: str) -> Page | None:
             f"%%{_MAGIC}: {name!r} is not a variable name; to set the trace file, use -o {name}"
         )
     output = output or Path(tempfile.mkdtemp(prefix="traceprof-cell-")) / "cell.sqlite"
-    has_ended = False
     recorded = record(output, **asked)
     with suppress(_CellFailedError), recorded:
         _run(shell, cell)
-        has_ended = True
-    if not has_ended or recorded.output is None:
+    if recorded.output is None:
         return None
     if name:
         shell.user_ns[name] = recorded.run

@@ -90,8 +90,8 @@ class InsideRecording:
             return
         _active.remove(self)
         api.attach(None)
-        self._install.end_inside(kind is not None)
         self._ongoing.run = RunRecorded(int(kind is not None))
+        self._stack.callback(self._install.end_inside, kind is not None)  # runs first
         try:
             self._stack.close()
         except TraceprofError as failure:
