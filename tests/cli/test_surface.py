@@ -184,3 +184,29 @@ def test_one_may_ask_for_no_messages_or_for_more(trace: str) -> None:
 
 def test_the_version_is_said() -> None:
     assert run("-V").stdout == run("--version").stdout != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("show kernels t.sqlite --bla", "no such option: --bla"),
+        ("export t.sqlite -o x", "missing option '--to' (Format to write: perfetto, chrome, "),
+        ("analyze t.sqlite --rows 0", "invalid value for '--rows' / '-n': "),
+        ("show kernels t.sqlite --rows", "option '--rows' requires an argument"),
+        ("runs shw", "no such command 'shw'"),
+    ],
+)
+def test_an_error_of_the_command_line_is_one_line_like_every_other(
+    trace: str, words: str, message: str
+) -> None:
+    done = run(*words.split())
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"traceprof: {message}")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json", "--markdown", "--wide"])
+def test_what_was_not_recorded_has_its_exit_code_in_every_form(trace: str, form: str) -> None:
+    for noun in ("steps", "memory", "operators"):
+        assert [run("show", noun, trace, form).exit_code for _ in range(2)] == [4, 4], noun

@@ -104,12 +104,25 @@ def test_a_table_that_is_too_wide_says_which_columns_it_hides() -> None:
     assert "share %" in whole
     assert "x" * 60 in whole
     assert "--wide" not in whole
-    assert all("--wide" in render("text", told, Options(width=width)) for width in (70, 110))
+    shortened = [render("text", told, Options(width=width)) for width in (70, 110)]
+    assert "--wide" in shortened[0]
+    assert "--full-names" in shortened[1]
+
+
+def test_very_long_names_are_shortened_unless_full_names_are_requested() -> None:
+    told = measured(two_kernels("x" * 3000), ["kernels"])
+    pipe = render("text", told, Options(is_whole=True))
+    assert max(map(len, re.findall(r"x+…x+", pipe))) == 120
+    assert "(--full-names shows all of them)" in pipe
+    full = render("text", told, Options(is_whole=True, has_full_names=True))
+    assert "x" * 3000 in full
+    assert "--full-names" not in full
+    assert "x" * 3000 in render("csv", told, Options(is_whole=True))
 
 
 def test_long_names_stand_last_where_nothing_is_cut() -> None:
     told = measured(two_kernels("x" * 2_000), ["kernels"])
-    whole = render("text", told, Options(is_whole=True))
+    whole = render("text", told, Options(is_whole=True, has_full_names=True))
     assert re.search(r"\n\w+ +1 .* x{2000}\n", whole)
 
 

@@ -99,7 +99,7 @@ def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     assert list(found) == list(expected)
     for name, result in expected.items():
         own = found[name]
-        assert (own.name, own.spec) == (result.name, result.spec)
+        assert (own.name, own.spec, own.lacks) == (result.name, result.spec, result.lacks)
         assert repr((own.scalars, own.notes)) == repr((result.scalars, result.notes))
         assert list(own.tables) == list(result.tables)
         for table, frame in result.tables.items():
@@ -184,6 +184,16 @@ def test_why_there_is_no_result_is_kept_too(tmp_path: Path, reads: list[str]) ->
     with pytest.raises(NotRecordedError, match="no samples recorded"):
         answer(open_run([found]), ["network"], strict=True)
     assert reads == []
+
+
+def test_what_lacks_data_is_refused_every_time(tmp_path: Path) -> None:
+    found = tmp_path / "a.json"
+    write(found, [kernel("gemm", 0, 10), kernel("gemm", 20, 10)])
+    settled(found)
+    answer(open_run([found]), ["steps"])
+    for _ in range(2):
+        with pytest.raises(NotRecordedError, match="the trace contains no steps"):
+            answer(open_run([found]), ["steps"], strict=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import Plan, make_run
 from tests.requirements import ROOT, TRACES, require
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
 from traceprof.query.engine import Limits
@@ -53,7 +53,7 @@ def test_views_are_the_tables_and_the_steps() -> None:
 
 @pytest.mark.parametrize("view", [view.name for view in views()])
 def test_every_view_has_its_columns(view: str, trace: Path) -> None:
-    found = query(open_run([trace]), f"SELECT * FROM {view}").rows
+    found = query(open_run([trace]), f"SELECT {view}.* FROM {view}, processes AS other").rows
     assert found.columns == next(one.names for one in views() if one.name == view)
 
 
@@ -69,12 +69,15 @@ def test_what_is_not_known_is_null(trace: Path) -> None:
 
 def test_what_was_not_recorded_is_said(tmp_path: Path) -> None:
     write_nsys(TraceBuilder().range("a", 0, 5).build(), tmp_path / "t.sqlite")
-    found = query(open_run([tmp_path / "t.sqlite"]), "SELECT count(*) FROM kernels, steps")
+    run = open_run([tmp_path / "t.sqlite"])
+    found = query(run, "SELECT count(*) FROM kernels, ranges")
     assert found.rows.rows == [(0,)]
-    assert [re.sub(r".*: ", "", one) for one in found.remarks][1:] == [
-        "the trace contains no steps, so the view steps is empty"
-    ]
-    assert "kernels" in found.remarks[0]
+    (remark,) = found.remarks
+    assert "no kernels recorded" in remark
+    for sql, lacking in (("FROM kernels, steps", "kernels"), ("FROM steps", "steps")):
+        with pytest.raises(NotRecordedError, match=rf"no {lacking}"):
+            query(run, f"SELECT count(*) {sql}")
+    assert query(run, "SELECT 1 FROM processes").remarks == ()
 
 
 def test_a_window_clips_and_shares_bytes_out(trace: Path) -> None:
@@ -115,7 +118,9 @@ def test_secrets_are_masked(trace: Path) -> None:
             ],
         )
     for view in views():
-        found = query(open_run([trace]), f"SELECT * FROM {view.name}")
+        found = query(
+            open_run([trace]), f"SELECT {view.name}.* FROM {view.name}, processes AS other"
+        )
         assert SECRET not in repr(found.rows.rows)
 
 

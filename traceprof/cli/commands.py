@@ -248,8 +248,30 @@ def _errors_as_exit_codes() -> Iterator[None]:
     except TraceprofError as error:
         error_message(str(error))
         raise typer.Exit(error.exit_code) from None
+    except _CommandLineError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        error_message(_describe_command_line_error(error))
+        raise typer.Exit(UsageError.exit_code) from None
     except BrokenPipeError:  # the reader of standard output ended (`| head`)
         raise typer.Exit(0) from None
+
+
+_CommandLineError: Any = typer.BadParameter.__mro__[1]
+"""The class of typer's errors about a command line; typer does not export it."""
+
+
+def _describe_command_line_error(error: Any) -> str:
+    """Return typer's message about a command line as one line, and where its options are listed.
+
+    The help of a missing option says which values it can have.
+    """
+    text = error.format_message().rstrip(".")
+    parameter = getattr(error, "param", None)
+    if text.startswith("Missing ") and getattr(parameter, "help", None):
+        text += f" ({parameter.help.rstrip('.')})"
+    where = f"; see `{error.ctx.command_path} -h`" if error.ctx else ""
+    return f"{text[0].lower()}{text[1:]}{where}"
 
 
 def function_of(command: Command) -> Callable[..., None]:

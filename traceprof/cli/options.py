@@ -94,7 +94,7 @@ AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
 RowCount: TypeAlias = Annotated[
     int, option("--rows -n", "Show at most N rows per table.", "N", min=1)
 ]
-Wide: TypeAlias = Annotated[bool, option("--wide", "Show all columns without truncation.")]
+Wide: TypeAlias = Annotated[bool, option("--wide --full-names", "Show all columns and full names.")]
 ColumnList: TypeAlias = Annotated[
     str | None,
     option(

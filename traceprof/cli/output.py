@@ -198,27 +198,29 @@ def terminal_options(
 ) -> Options:
     """Return the options for text on standard output: the width and colors of the terminal.
 
-    Text for a file or a pipe is not truncated, unless COLUMNS sets a width. ``wide``: do not
-    truncate text on a terminal, either. ``is_file``: the text is written to an output file.
+    Text for a file or a pipe has lines of any length, unless COLUMNS sets a width; only long names
+    in tables are shortened. ``wide``: lines of any length on a terminal, too, and full names.
+    ``is_file``: the text is written to an output file, with full names.
     """
     from traceprof.render.registry import Options
 
     if is_file:
-        return Options(rows=rows, width=_DEFAULT_WIDTH, is_whole=True)
+        return Options(rows=rows, width=_DEFAULT_WIDTH, is_whole=True, has_full_names=True)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdigit() else 0
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     is_whole = wide or not (is_terminal or width)
     is_color_requested = not _COLOR_VARIABLES.isdisjoint(os.environ)
+    options = Options(rows=rows, is_whole=is_whole, has_full_names=wide)
     if is_color_requested or sys.platform == "win32" or is_terminal:
         from rich.console import Console
 
         console = Console()
         color_system = console.color_system or "" if console.is_terminal else ""
         width = max(_MIN_WIDTH, console.width)
-        return Options(rows=rows, width=width, is_whole=is_whole, colors=color_system)
+        return replace(options, width=width, colors=color_system)
     # Without colors, do not import rich: the import takes as long as printing a cached answer.
-    return Options(rows=rows, width=max(_MIN_WIDTH, width or _DEFAULT_WIDTH), is_whole=is_whole)
+    return replace(options, width=max(_MIN_WIDTH, width or _DEFAULT_WIDTH))
 
 
 def out(text: str, form: str = "text") -> None:

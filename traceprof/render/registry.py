@@ -27,6 +27,7 @@ class Options:
         rows: number of rows per table; None for the default of the format.
         width: columns of the terminal.
         is_whole: do not limit the width of text and tables, only the width of bars and charts.
+        has_full_names: do not shorten long names in tables without a limit of width either.
         colors: the terminal's color system as rich names it ("truecolor"), "" for no color.
         tables: names of tables to show in addition to the first of each result, however long.
         columns: names of the columns to show, in this order; () for the default columns.
@@ -37,6 +38,7 @@ class Options:
     rows: int | None = None
     width: int = 80
     is_whole: bool = False
+    has_full_names: bool = False
     colors: str = ""
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -48,8 +50,15 @@ class Options:
         """Maximum number of characters in a line of text or of a table."""
         return _UNLIMITED_WIDTH if self.is_whole else self.width
 
+    @property
+    def name_width(self) -> int:
+        """Maximum number of characters of a name in a table."""
+        return _UNLIMITED_WIDTH if self.has_full_names else _MAX_NAME_WIDTH
+
 
 _UNLIMITED_WIDTH: Final = 1_000_000
+_MAX_NAME_WIDTH: Final = 120
+"""Names of C++ kernels have up to thousands of characters."""
 
 
 Answered: TypeAlias = Union["Document", "Comparison"]

@@ -93,14 +93,14 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_result(result: Result) -> Any:
-    """Return a result as ["result", name, tables, scalars, notes].
+    """Return a result as ["result", name, tables, scalars, notes, lacks].
 
     Raises:
         CodecError: the result has samples, or its declaration is not that of its analysis.
     """
     if result.samples or load_analysis(result.name).spec is not result.spec:
         raise CodecError(f"result {result.name} does not match its declaration")
-    parts = (dict(result.tables), dict(result.scalars), result.notes)
+    parts = (dict(result.tables), dict(result.scalars), result.notes, result.lacks)
     return ["result", result.name, *map(_plain, parts)]
 
 
@@ -176,9 +176,9 @@ def _object(name: str, values: dict[str, Any]) -> Any:
     return known_class(**{field_name: _value(value) for field_name, value in values.items()})
 
 
-def _result(name: str, tables: Any, scalars: Any, notes: Any) -> Result:
+def _result(name: str, tables: Any, scalars: Any, notes: Any, lacks: str) -> Result:
     spec = load_analysis(name).spec
-    return Result(name, spec, _value(tables), _value(scalars), _value(notes))
+    return Result(name, spec, *map(_value, (tables, scalars, notes)), lacks=str(lacks))
 
 
 _READERS: Final[Mapping[str, Callable[..., Any]]] = {

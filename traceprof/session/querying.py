@@ -72,12 +72,15 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
     Raises:
         UsageError: the statement is wrong or not a SELECT, or exceeds the time or memory limit.
         TraceError: a file cannot be read.
+        NotRecordedError: nothing that the statement reads was recorded.
     """
     limits = limits or Limits()
     try:
         with Limited(answer_parts, sql, views(), limits) as worker:
             source = _Source(run, worker.answer(_PREPARING_S))
             remarks = tuple(source.remarks())
+            if remarks and len(remarks) == len(source.reads):
+                raise NotRecordedError(remarks[0])
             for part in source.rows():
                 worker.send(part)
             worker.finish()
@@ -117,7 +120,7 @@ class _Source:
                 except NotRecordedError as error:
                     yield str(error)
         if STEPS in self.reads and not len(self.steps):
-            yield "the trace contains no steps, so the view steps is empty"
+            yield "the trace contains no steps"
 
     def rows(self) -> Iterator[tuple[str, dict[str, list[Any]], int]]:
         """Yield the views that are read: name, columns, and number of rows, in parts."""

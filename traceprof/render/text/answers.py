@@ -101,10 +101,10 @@ def _sections(
             more = ()
         else:
             empty = "none" if isinstance(document, Comparison) else "no data in this window"
-            yield table_view(section.table, rows, width, empty)
+            yield table_view(section.table, rows, options, empty)
         for table in more:
             yield Text(f"\n{capitalized(table.about or table.name)}", style="dim")
-            yield table_view(table, rows, width)
+            yield table_view(table, rows, options)
         for note in sentences(section.result.notes):
             yield Text(f"note: {note}", style="dim italic")
 

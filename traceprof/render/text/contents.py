@@ -66,7 +66,7 @@ def render_contents(contents: Contents, options: Options) -> str:
         if rows:
             shown = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
             values = ModelTable.of_rows(shown)
-            table = table_view(shown_table(spec, values), most, options.line_width)
+            table = table_view(shown_table(spec, values), most, options)
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
             parts += [Text(f"{n} more ({_SHOW_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
     warnings = merge_similar_warnings(contents.info.warnings)

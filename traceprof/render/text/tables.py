@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from traceprof.model.results import Column, Note
+from traceprof.model.results import Column, Note, Unit
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings
 from traceprof.render.registry import Options
@@ -91,11 +91,11 @@ _GAP: Final = 2
 
 
 def table_view(
-    table: ShownTable, rows: int, width: int, empty: str = "no data in this window"
+    table: ShownTable, rows: int, options: Options, empty: str = "no data in this window"
 ) -> RenderableType:
     """Return the first ``rows`` rows of a table, and remarks on rows and columns left out.
 
-    ``width`` is the number of characters of a line. Returns ``empty`` for a table without rows.
+    Returns ``empty`` for a table without rows.
     """
     if not len(table):
         return Text(empty, style="dim")
@@ -104,9 +104,12 @@ def table_view(
         column: column_texts(column.unit, [row[column.name] for row in shown]) for column in table
     }
     titles = headings(table)
-    layout = _layout(cells, titles, width)
-    order = sorted(layout, key=lambda column: layout[column] > _MAX_NAME_WIDTH_IN_PLACE)
     with_sentences = {c for c in table if any(isinstance(row[c.name], Note) for row in shown)}
+    layout = _layout(cells, titles, options.line_width)
+    for column in layout:
+        if column.unit is Unit.TEXT and column not in with_sentences:
+            layout[column] = min(layout[column], options.name_width)
+    order = sorted(layout, key=lambda column: layout[column] > _MAX_NAME_WIDTH_IN_PLACE)
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     is_cut = False
     for column in order:
@@ -128,7 +131,7 @@ def table_view(
         how = "--wide shows all columns, --columns selects columns"
         below.append(Text(f"hidden columns: {', '.join(hidden)} ({how})", "dim"))
     elif is_cut:
-        below.append(Text("some names are shortened (--wide shows full names)", "dim"))
+        below.append(Text("some names are shortened (--full-names shows all of them)", "dim"))
     return Group(view, *below) if below else view
 
 
