@@ -267,9 +267,9 @@ def _describe_command_line_error(error: Any) -> str:
     The help of a missing option says which values it can have.
     """
     text = error.format_message().rstrip(".")
-    parameter = getattr(error, "param", None)
-    if text.startswith("Missing ") and getattr(parameter, "help", None):
-        text += f" ({parameter.help.rstrip('.')})"
+    meaning = getattr(getattr(error, "param", None), "help", None)
+    if meaning and text.startswith("Missing "):
+        text += f" ({meaning.rstrip('.')})"
     where = f"; see `{error.ctx.command_path} -h`" if error.ctx else ""
     return f"{text[0].lower()}{text[1:]}{where}"
 

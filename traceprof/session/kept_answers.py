@@ -178,7 +178,7 @@ def _object(name: str, values: dict[str, Any]) -> Any:
 
 def _result(name: str, tables: Any, scalars: Any, notes: Any, lacks: str) -> Result:
     spec = load_analysis(name).spec
-    return Result(name, spec, *map(_value, (tables, scalars, notes)), lacks=str(lacks))
+    return Result(name, spec, _value(tables), _value(scalars), _value(notes), lacks=str(lacks))
 
 
 _READERS: Final[Mapping[str, Callable[..., Any]]] = {
