@@ -137,9 +137,8 @@ def _within(rows: Table, times: Times) -> Table:
     """Return the parts of ``rows`` that are inside the ``times`` of their device, with their ns."""
     starts, ends = bounds(rows)
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
-    rows_of = rows_by(rows, "device")
-    for number, time in times.items():
-        device_rows = rows_of.get(number, np.empty(0, np.int64))
+    for device, device_rows in rows_by(rows, "device").items():
+        time = times.get(device, Intervals.empty())
         row, _, first, last = overlaps(
             starts[device_rows], ends[device_rows], time.starts, time.ends
         )
