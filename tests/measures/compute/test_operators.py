@@ -14,7 +14,8 @@ import pytest
 from tests.requirements import require
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.measures.compute.counted import counted_operators
-from traceprof.measures.compute.operators import OPERATORS, Work, work_of
+from traceprof.measures.compute.inputs import Work
+from traceprof.measures.compute.operators import OPERATORS, work_of
 
 HALF = "c10::Half"
 PROGRAM = Path(__file__).with_name("torch_program.py")
@@ -27,9 +28,10 @@ def of(name: str, dims: Any, types: Any = (), concrete: Any = ()) -> Work | None
 
 def test_a_product_is_two_flops_for_each_multiply_add_and_moves_each_matrix_once() -> None:
     found = of("aten::mm", [[2, 3], [3, 5]], [HALF, HALF])
-    assert found == Work(2 * 2 * 3 * 5, 2 * 2 * 3 * 5, 2 * (6 + 15 + 10), "fp16")
+    n_bytes = 2 * (6 + 15 + 10)
+    assert found == Work(2 * 2 * 3 * 5, 2 * 2 * 3 * 5, n_bytes, "fp16", shape="M=2 N=5 K=3")
     assert of("aten::addmm", [[5], [2, 3], [3, 5], [], []], ["float"] * 3) == Work(
-        60, 60, 4 * (6 + 15 + 10), "fp32"
+        60, 60, 4 * (6 + 15 + 10), "fp32", shape="M=2 N=5 K=3"
     )
 
 
@@ -216,3 +218,97 @@ def test_flops_are_those_of_torchs_own_counter(tmp_path: Path) -> None:
         trace = open_trace(tmp_path / f"{name}.json", ReadOptions(tables=tables))
         found[name] = float(counted_operators(trace)["flop"].sum())
     assert found == pytest.approx(truth, rel=0.01)
+
+
+CAUSAL_PLACES = {  # index of the flag in the forward pass, and whether the mask starts top left
+    "aten::_scaled_dot_product_flash_attention": (4, "True", False),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (4, "True", True),
+    "aten::_scaled_dot_product_efficient_attention": (6, "True", True),
+    "aten::_scaled_dot_product_cudnn_attention": (6, "True", True),
+    "aten::_flash_attention_forward": (8, "True", False),
+    "aten::_efficient_attention_forward": (9, "1", True),
+    "flash_attn::_flash_attn_forward": (5, "True", False),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL_PLACES)
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 7), (3, 5), (5, 5), (7, 2)])
+def test_a_causal_mask_hides_what_a_loop_over_queries_and_keys_does(
+    name: str, n_queries: int, n_keys: int
+) -> None:
+    place, flag, is_top_left = CAUSAL_PLACES[name]
+    is_heads_first = "scaled_dot" in name
+    query, key = ([1, 2, n, 4] if is_heads_first else [1, n, 2, 4] for n in (n_queries, n_keys))
+    concrete = [flag if index == place else "" for index in range(place + 1)]
+    found = of(name, [query, key, key], [HALF] * 3, concrete)
+    first_hidden = 1 if is_top_left else n_keys - n_queries + 1
+    pairs = sum(
+        key_number < query_number + first_hidden
+        for query_number in range(n_queries)
+        for key_number in range(n_keys)
+    )
+    assert found is not None
+    assert found.flops == 2 * 2 * 2 * pairs * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "concrete", "shape"),
+    [
+        ("aten::addmm", [[5], [2, 3], [3, 5]], [], "M=2 N=5 K=3"),
+        ("aten::bmm", [[7, 2, 3], [7, 3, 5]], [], "batch=7 M=2 N=5 K=3"),
+        ("aten::_grouped_mm", [[100, 16], [8, 16, 32], [8]], [], "experts=8 M=100 N=32 K=16"),
+        (
+            "aten::convolution",
+            [[2, 3, 8, 9], [4, 3, 3, 1], [], [], [], [], [], [], []],
+            ["", "", "", "[2, 2]", "[1, 0]", "[1, 1]", "False", "[0, 0]", "1"],
+            "N=2 C=3 image=8×9 filters=4 filter=3×1 stride=2",
+        ),
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            [[2, 8, 10, 16], [2, 2, 30, 16], [2, 2, 30, 16]],
+            ["", "", "", "0.", "True"],
+            "B=2 H=8/2 S=10/30 D=16 causal",
+        ),
+        ("aten::relu", [[3, 4]], [], ""),
+    ],
+)
+def test_the_sizes_of_an_operator_as_text(name: str, dims: Any, concrete: Any, shape: str) -> None:
+    found = of(name, dims, [HALF] * 3, concrete)
+    assert found is not None
+    assert found.shape == shape
+
+
+FLOAT = "float"
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "types", "concrete", "n_bytes"),
+    [
+        ("native_dropout", [[4, 8], [], []], [FLOAT], [], 32 * (4 + 4 + 1)),
+        ("native_dropout_backward", [[4, 8], [4, 8]], [FLOAT, "bool"], [], 32 * (4 + 1 + 4)),
+        ("masked_fill_", [[4, 8], [4, 8], []], [FLOAT, "bool"], [], 32 * (4 + 1 + 4)),
+        ("eq", [[3, 4], [4]], [FLOAT] * 2, [], 4 * (12 + 4) + 12),
+        ("isnan", [[3, 4]], [HALF], [], 12 * (2 + 1)),
+        ("max", [[3, 4], [3, 4]], [FLOAT] * 2, [], 3 * 48),
+        ("max", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "1", "False"], 48),
+        ("gather", [[4, 5], [], [4, 2]], [FLOAT, "Scalar", "long int"], ["", "1"], 8 * (8 + 8)),
+        ("index_select", [[4, 5], [], [2]], [FLOAT, "", "long int"], ["", "1"], 16 + 2 * 8 * 4),
+        ("mse_loss_backward", [[], [3, 4], [3, 4]], [FLOAT] * 3, [], 3 * 48),
+        ("_fused_rms_norm", [[4, 8], [], [8], []], [HALF, "", HALF], [], 2 * (32 + 8 + 32)),
+        ("native_group_norm", [[2, 8, 9], [8], []], [FLOAT] * 2, [], 4 * (144 + 8 + 144)),
+        ("_adaptive_avg_pool2d", [[1, 2, 8, 8], []], [FLOAT], ["", "[2, 2]"], 4 * (128 + 8)),
+        (
+            "max_pool2d_with_indices_backward",
+            [[1, 2, 4, 4], [1, 2, 8, 8], [], [], [], [], [], [1, 2, 4, 4]],
+            [FLOAT, FLOAT, "", "", "", "", "", "long int"],
+            [],
+            32 * (4 + 8) + 128 * 4,
+        ),
+    ],
+)
+def test_what_memory_bound_operators_move_at_least(
+    name: str, dims: Any, types: Any, concrete: Any, n_bytes: int
+) -> None:
+    found = of(f"aten::{name}", dims, types, concrete)
+    assert found is not None
+    assert (found.n_bytes, found.flops) == (n_bytes, 0)

@@ -233,7 +233,7 @@ def of_experts(tokens: int, end: int, rank: int = 0) -> Trace:
 def test_tokens_of_experts_are_told_by_the_sizes_of_their_products() -> None:
     result = run("flops", of_experts(40, 300))
     (row,) = result.tables["experts"].rows()
-    assert (row["count"], row["tokens_count"], row["experts_count"]) == (2, 80, 8)
+    assert (row["count"], row["tokens_count"], row["experts_count"]) == (2, 80, 4)
     assert (row["expert_tokens"], row["total_ns"]) == (10, 400)
     assert not result.notes
 
@@ -267,3 +267,70 @@ def test_experts_that_are_modules_have_tokens_by_their_flops() -> None:
 
 def test_without_experts_there_is_no_table_of_them() -> None:
     assert "experts" not in run("flops", built().build()).tables
+
+
+def test_the_work_of_a_sparse_product_is_not_known() -> None:
+    trace = (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::_sparse_mm", 0, 90, inputs=([[6, 6], [6, 7]], ["float"] * 2, []))
+        .host_op("aten::addmm", 1, 80, inputs=([[6, 7], [6, 6], [6, 7]], ["float"] * 3, []))
+        .host_op("aten::_nnz", 2, 3, inputs=([[6, 6]], ["float"], []))
+        .kernel("cusparse::csrmm_gemm", 1000, 2000, launched_ns=(10, 20))
+        .host_op("aten::mm", 100, 200, inputs=PRODUCT)
+        .kernel("nvjet_tst_128x256_64x4_gemm", 2000, 5000, launched_ns=(110, 120))
+        .build()
+    )
+    dense, sparse = run("flops", trace).table.rows()
+    assert (dense["operator"], dense["flop"]) == ("aten::mm", FLOP)
+    assert (sparse["unknown_ns"], sparse["known_flop_ns"]) == (1000, 0)
+    assert sparse["flop"] != sparse["flop"]
+
+
+def test_the_rate_of_an_operator_includes_its_layout_conversions() -> None:
+    convolution = (
+        [[1, 8, 10, 10], [8, 8, 1, 1], [], [], [], [], [], [], []],
+        [HALF] * 2,
+        ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"],
+    )
+    trace = (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::cudnn_convolution", 1, 99)
+        .host_op("aten::convolution", 0, 100, inputs=convolution)
+        .kernel("nchwToNhwcKernel", 1000, 2000, launched_ns=(10, 20))
+        .kernel("sm90_xmma_fprop_implicit_gemm", 2000, 3500, launched_ns=(30, 40))
+        .build()
+    )
+    flop = 2 * 8 * 8 * 100
+    by_operator, by_shape = (run(name, trace).table.row(0) for name in ("flops", "flops-shapes"))
+    assert (by_operator["flop"], by_operator["known_flop_ns"]) == (flop, 2500)
+    assert by_operator["achieved_flop_per_s"] == by_shape["achieved_flop_per_s"] == flop / 2.5e-6
+    by_kernel = {row["name"]: row for row in run("flops-kernels", trace).table.rows()}
+    assert by_kernel["sm90_xmma_fprop_implicit_gemm"]["achieved_flop_per_s"] == flop / 1.5e-6
+    assert by_shape["kernel"] == "sm90_xmma_fprop_implicit_gemm"
+    assert (by_shape["count"], by_shape["calls_count"]) == (2, 1)
+
+
+def test_products_of_the_same_sizes_are_one_row_with_their_waves() -> None:
+    builder = TraceBuilder().device(0, name=H100, sm_count=132, compute_capability=90)
+    sizes = {"block_x": 128, "block_y": 1, "block_z": 1, "grid_y": 1, "grid_z": 1}
+    resources = {"registers": 255, "shared_bytes": 200_000}  # one block per SM
+    for place, (n_blocks, other) in enumerate([(132, 1000), (198, 1000), (33, 500)]):
+        at = 1000 * place
+        inputs = ([[1000, 1000], [1000, other]], [HALF] * 2, [])
+        builder.host_op("aten::mm", at, at + 100, inputs=inputs)
+        shape = sizes | resources | {"grid_x": n_blocks}
+        start = 10_000 * (place + 1)
+        launched = (at + 10, at + 20)
+        builder.kernel("gemm_a", start, start + 1000, launched_ns=launched, shape=shape)
+    large, small = run("flops-shapes", builder.build()).table.rows()
+    assert (large["shape"], large["calls_count"]) == ("M=1000 N=1000 K=1000", 2)
+    assert (large["waves"], large["wave_ratio"]) == (1.25, (1 + 0.75) / 2)
+    assert (small["shape"], small["waves"], small["wave_ratio"]) == (
+        "M=1000 N=500 K=1000",
+        0.25,
+        0.25,
+    )
+    assert (large["share_ratio"], small["share_ratio"]) == (2 / 3, 1 / 3)
+    assert small["kernel"] == "gemm_a"

@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.compute.operators import Work, work_of
+from traceprof.measures.compute.inputs import Work
+from traceprof.measures.compute.operators import work_of
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.measures.host.ranges import find_parents
@@ -40,6 +41,7 @@ TOLD: Final = (
     "For {share:ratio} of kernel time, FLOPs and bytes are from PyTorch (kernel_flop, "
     "kernel_num_gb), since the input sizes do not determine them."
 )
+_N_VALUES_OPERATOR: Final = "aten::_nnz"
 _TENSOR_CORE_PRECISIONS: Final = ("fp16", "bf16")
 
 
@@ -48,7 +50,7 @@ def counted_operators(trace: Trace) -> Table:
     """Return the operators with known work; no operator is inside another one.
 
     Columns: start_ns, end_ns, process, thread, name and dims (Names), flop, model_flop (0 for
-    recomputation), n_bytes, precision (Names) and is_from_torch, as in `Work`.
+    recomputation), n_bytes, precision and shape (Names), and is_from_torch, as in `Work`.
     """
     given = trace.operator_inputs
     texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
@@ -69,9 +71,29 @@ def counted_operators(trace: Trace) -> Table:
         model_flop=model_flop * ~is_recomputed,
         n_bytes=np.array([work.n_bytes for work in works], np.float64)[place],
         precision=Names.of([work.precision for work in works])[place],
+        shape=Names.of([work.shape for work in works])[place],
         is_from_torch=np.array([work.is_from_torch for work in works], np.bool_)[place],
     )
-    return table.take(find_parents(table)[0] < 0)
+    table = table.take(find_parents(table)[0] < 0)
+    dense = ~_are_sparse(table, given)
+    return table.assign(
+        flop=table["flop"] * dense,
+        model_flop=table["model_flop"] * dense,
+        n_bytes=np.where(dense, table["n_bytes"], np.nan),
+    )
+
+
+def _are_sparse(operators: Table, given: Table) -> Bools:
+    """Return which operators have a sparse input, whose number of values is not recorded.
+
+    The type of such an input is recorded as that of its values. But the operator asks for their
+    number, with an operator of its own.
+    """
+    asking = given.take(given["name"].isin({_N_VALUES_OPERATOR}))
+    rows = innermost(operators, *(asking[name] for name in ("process", "thread", "start_ns")))
+    are_sparse = np.zeros(len(operators), np.bool_)
+    are_sparse[rows[rows >= 0]] = True
+    return are_sparse
 
 
 @fact

@@ -10,116 +10,42 @@ guesses work from the name of a kernel.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-_ELEMENT_BYTES: Final = {
-    **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
-    **dict.fromkeys(("signed char", "unsigned char", "bool", "c10::Float8_e4m3fn"), 1),
-    **dict.fromkeys(("c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "c10::Float8_e5m2fnuz"), 1),
-}
-"""Bytes of an element by Kineto's type name."""
-_PRECISIONS: Final = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::Half": "fp16",
-    "c10::BFloat16": "bf16",
-    "signed char": "int8",
-    **dict.fromkeys((name for name in _ELEMENT_BYTES if "Float8" in name), "fp8"),
-}
-_NUMBER: Final = re.compile(r"-?\d+")
-
-Sizes: TypeAlias = Sequence[Any]
+from traceprof.measures.compute.inputs import (
+    NUMBER,
+    PRECISIONS,
+    Inputs,
+    Sizes,
+    Work,
+    WorkCounter,
+    sizes_text,
+)
+from traceprof.measures.compute.moved import MEMORY_BOUND
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of one operator.
-
-    * ``flops``: FLOPs that run.
-    * ``model_flops``: FLOPs without recomputation (fused attention recomputes the scores in the
-      backward pass).
-    * ``n_bytes``: minimum number of bytes that the operator moves; NaN if unknown.
-    * ``precision``: precision of the multiplications; "" if the operator multiplies no matrices or
-      the precision is unknown.
-    * ``is_from_torch``: PyTorch recorded the FLOPs and bytes.
-    """
-
-    flops: int = 0
-    model_flops: int = 0
-    n_bytes: float = math.nan
-    precision: str = ""
-    is_from_torch: bool = False
-
-
-class _Inputs:
-    """Inputs of an operator: sizes and types of the tensors, and numbers and booleans as text."""
-
-    def __init__(self, dims: str, types: str, concrete: str) -> None:
-        self.dims: list[Any] = _parse_list(dims)
-        self.types: list[Any] = _parse_list(types)
-        self.concrete: list[Any] = _parse_list(concrete)
-
-    def sizes(self, place: int) -> tuple[int, ...]:
-        """Return the sizes of the tensor at an index.
-
-        Raises:
-            LookupError: The input is not a tensor with known sizes.
-        """
-        found = self.dims[place]
-        if not found or not all(isinstance(size, int) and size >= 0 for size in found):
-            raise LookupError
-        return tuple(found)
-
-    def element_bytes(self, place: int) -> float:
-        """Return the bytes per element of a tensor; NaN if its type was not recorded."""
-        return _ELEMENT_BYTES[self.types[place]] if place < len(self.types) else math.nan
-
-    def n_bytes(self, *places: int) -> float:
-        """Return the total bytes of some tensors; an absent tensor has 0 bytes."""
-        given = [place for place in places if place < len(self.dims) and self.dims[place]]
-        return sum(math.prod(self.sizes(place)) * self.element_bytes(place) for place in given)
-
-    def precision(self, place: int) -> str:
-        """Return the precision of a tensor; "" if its type was not recorded."""
-        return _PRECISIONS[self.types[place]] if place < len(self.types) else ""
-
-    def text(self, place: int) -> str:
-        """Return a number, boolean, or list as Kineto wrote it; "" if it was not recorded."""
-        return str(self.concrete[place]) if place < len(self.concrete) else ""
-
-    def numbers(self, place: int) -> list[int]:
-        """Return the integers of a list.
-
-        Raises:
-            LookupError: The list was not recorded.
-        """
-        found = [int(text) for text in _NUMBER.findall(self.text(place))]
-        if not found:
-            raise LookupError
-        return found
-
-
-def _parse_list(text: str) -> list[Any]:
-    """Return a JSON list; [] for any other text."""
-    try:
-        found = json.loads(text) if text else []
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
+def _convolution_text(inputs: Sizes, weights: Sizes, stride: str = "") -> str:
+    """Return the sizes of a convolution: batch, input size, filter, and stride, if known."""
+    strides = dict.fromkeys(NUMBER.findall(stride))
+    image, kernel = ("×".join(map(str, sizes[2:])) for sizes in (inputs, weights))
+    return sizes_text(
+        N=inputs[0],
+        C=inputs[1],
+        image=image,
+        filters=weights[0],
+        filter=kernel,
+        stride="×".join(strides) if strides and strides.keys() != {"1"} else None,
+    )
 
 
 def first_sizes(dims: str) -> tuple[int, ...]:
     """Return the sizes of the first input of an operator; () if they are unknown."""
     try:
-        return _Inputs(dims, "", "").sizes(0)
+        return Inputs(dims, "", "").sizes(0)
     except (LookupError, TypeError):  # no tensor
         return ()
 
@@ -135,7 +61,7 @@ def work_of(
     determine the work. Return None if the work is unknown.
     """
     count = OPERATORS.get(name.removesuffix("_") if name.startswith("aten::") else name)
-    given = _Inputs(dims, types, concrete)
+    given = Inputs(dims, types, concrete)
     try:
         if count is not None:
             return count(given)
@@ -145,7 +71,7 @@ def work_of(
     if math.isnan(flops) and math.isnan(moved):
         return None
     n = 0 if math.isnan(flops) else round(flops)
-    precisions = (_PRECISIONS[type_name] for type_name in given.types if type_name in _PRECISIONS)
+    precisions = (PRECISIONS[type_name] for type_name in given.types if type_name in PRECISIONS)
     return Work(n, n, moved, next(precisions, "") if n else "", is_from_torch=True)
 
 
@@ -158,14 +84,10 @@ def _parse_positive(text: str) -> float:
     return number if 0 < number < math.inf else math.nan
 
 
-WorkCounter: TypeAlias = Callable[[_Inputs], Work]
-"""Calculates the work of an operator from its inputs; raises LookupError if it is unknown."""
-
-
 def _matrix_product(left: int, right: int) -> WorkCounter:
     """Return the counter of a (batched) matrix product of the inputs at these indices."""
 
-    def count(given: _Inputs) -> Work:
+    def count(given: Inputs) -> Work:
         a, b = given.sizes(left), given.sizes(right)
         if len(b) == 1:
             b = (*b, 1)
@@ -175,7 +97,9 @@ def _matrix_product(left: int, right: int) -> WorkCounter:
         batch = math.prod(a[:-2])
         out = batch * m * n * given.element_bytes(left)
         flops = 2 * batch * m * n * k
-        return Work(flops, flops, given.n_bytes(left, right) + out, given.precision(left))
+        moved = given.n_bytes(left, right) + out
+        shape = sizes_text(batch=batch if batch > 1 else None, M=m, N=n, K=k)
+        return Work(flops, flops, moved, given.precision(left), shape=shape)
 
     return count
 
@@ -187,14 +111,17 @@ def _grouped_product(ends: int) -> WorkCounter:
     experts one after the other; each token takes part in one product.
     """
 
-    def count(given: _Inputs) -> Work:
+    def count(given: Inputs) -> Work:
         a, b = given.sizes(0), given.sizes(1)
         if {len(a), len(b)} - {2, 3} or a[-1] != b[-2]:
             raise LookupError
         n_experts = 1 if len(a) != len(b) else a[0] if len(a) == 3 else given.sizes(ends)[0]
         flops = 2 * math.prod(a) * b[-1] // (a[0] if len(a) > len(b) else 1)
         out = n_experts * a[-2] * b[-1] * given.element_bytes(0)
-        return Work(flops, flops, given.n_bytes(0, 1) + out, given.precision(0))
+        moved = given.n_bytes(0, 1) + out
+        with_experts = [sizes[0] for sizes in (a, b) if len(sizes) == 3] or given.sizes(ends)
+        shape = sizes_text(experts=with_experts[0], M=a[-2], N=b[-1], K=a[-1])
+        return Work(flops, flops, moved, given.precision(0), shape=shape)
 
     return count
 
@@ -206,7 +133,7 @@ def _convolution(x: int, w: int, places: Sequence[int]) -> WorkCounter:
     transposed, output padding, and groups.
     """
 
-    def count(given: _Inputs) -> Work:
+    def count(given: Inputs) -> Work:
         inputs, weights = given.sizes(x), given.sizes(w)
         is_transposed = len(places) > 3 and given.text(places[3]) in ("True", "true")
         if len(places) > 3 and not given.text(places[3]):
@@ -227,7 +154,9 @@ def _convolution(x: int, w: int, places: Sequence[int]) -> WorkCounter:
             n_positions = math.prod(spatial)
         flops = 2 * inputs[0] * math.prod(weights) * n_positions
         written = inputs[0] * channels * math.prod(out) * given.element_bytes(x)
-        return Work(flops, flops, given.n_bytes(x, w) + written, given.precision(x))
+        shape = _convolution_text(inputs, weights, given.text(places[0]))
+        moved = given.n_bytes(x, w) + written
+        return Work(flops, flops, moved, given.precision(x), shape=shape)
 
     return count
 
@@ -246,7 +175,7 @@ def _convolution_backward(
     ``mask`` says which of them are computed.
     """
 
-    def count(given: _Inputs) -> Work:
+    def count(given: Inputs) -> Work:
         out, inputs, weights = (given.sizes(place) for place in (grad, x, w))
         is_transposed = transposed >= 0 and given.text(transposed) in ("True", "true")
         flags = [text in ("True", "true") for text in re.findall(r"\w+", given.text(mask))]
@@ -261,76 +190,69 @@ def _convolution_backward(
             for index, is_wanted in zip((x, w), wanted, strict=True)
             if is_wanted
         )
-        return Work(flops, flops, moved, given.precision(x))
+        shape = _convolution_text(inputs, weights)
+        return Work(flops, flops, moved, given.precision(x), shape=shape)
 
     return count
 
 
 def _attention(
-    first: int, causal: int, *, is_heads_first: bool = True, is_backward: bool = False
+    first: int,
+    causal: int,
+    *,
+    is_top_left: bool = False,
+    is_heads_first: bool = True,
+    is_backward: bool = False,
 ) -> WorkCounter:
     """Return the counter of attention with queries at index ``first``, then keys, then values.
 
     ``causal`` is the index of the flag that hides later keys. If the flag was not recorded, every
     key counts, as in torch's counter. The work of packed sequences (3-D inputs) is unknown, since
     their lengths are not recorded.
+
+    ``is_top_left``: the operator aligns a causal mask at the first query and key, so that query i
+    sees keys 0 to i. FlashAttention on GPUs aligns it at the last ones (torch.nn.attention.bias).
+    A flag of 1 (top left) or 2 (bottom right) says it itself.
     """
 
-    def count(given: _Inputs) -> Work:
+    def count(given: Inputs) -> Work:
         q, k, v = (given.sizes(first + offset) for offset in range(3))
         batch, heads, n_queries = q[0], *(q[1:3] if is_heads_first else (q[2], q[1]))
         n_keys = k[2] if is_heads_first else k[1]
         if not len(q) == len(k) == len(v) == 4 or q[3] != k[3]:
             raise LookupError
-        pairs = n_queries * n_keys
-        if given.text(causal) in ("True", "true", "1", "2"):
-            hidden = min(n_queries, n_keys)
-            pairs = n_queries * (n_keys - hidden) + hidden * (hidden + 1) // 2
+        pairs, mask = n_queries * n_keys, given.text(causal)
+        is_causal = mask in ("True", "true", "1", "2")
+        if is_causal:
+            starts_together = mask == "1" or (is_top_left and mask != "2")
+            # Beyond the triangle, the last queries see every key (top left), or every query sees
+            # the first keys.
+            square = min(n_queries, n_keys)
+            rest = (n_queries if starts_together else n_keys) - square
+            pairs = square * (square + 1) // 2 + square * rest
         scores, values = 2 * batch * heads * pairs * q[3], 2 * batch * heads * pairs * v[3]
         forward = scores + values
         moved = given.n_bytes(first, first + 1, first + 2)
         out = math.prod(q[:3]) * v[3] * given.element_bytes(first)
         precision = given.precision(first)
+        n_key_heads = k[1] if is_heads_first else k[2]
+        shape = sizes_text(
+            B=batch,
+            H=heads if heads == n_key_heads else f"{heads}/{n_key_heads}",
+            S=n_queries if n_queries == n_keys else f"{n_queries}/{n_keys}",
+            D=q[3] if q[3] == v[3] else f"{q[3]}/{v[3]}",
+        ) + (" causal" if is_causal else "")
         if not is_backward:
-            return Work(forward, forward, moved + out, precision)
+            return Work(forward, forward, moved + out, precision, shape=shape)
         # Five products: scores (recomputed), dQ, dK (key width), and dV, dP (value width).
-        return Work(3 * scores + 2 * values, 2 * forward, 2 * (moved + out), precision)
+        flops = 3 * scores + 2 * values
+        return Work(flops, 2 * forward, 2 * (moved + out), precision, shape=shape)
 
     return count
-
-
-def _count_moved(*read: int, written: Sequence[int] = ()) -> WorkCounter:
-    """Return the counter of the bytes of the inputs at indices ``read`` and ``written``.
-
-    An output has the size of the input at its index in ``written``.
-    """
-
-    def count(given: _Inputs) -> Work:
-        return Work(n_bytes=given.n_bytes(*read) + sum(given.n_bytes(place) for place in written))
-
-    return count
-
-
-def _count_broadcast(given: _Inputs) -> Work:
-    """Count the bytes of up to three tensors that are read and of their broadcast result."""
-    places = [p for p in range(min(3, len(given.dims))) if given.dims[p]]
-    shapes = [given.sizes(place) for place in places]
-    rank = max(map(len, shapes))
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    out = math.prod(max(axis) for axis in zip(*padded, strict=True))
-    return Work(n_bytes=given.n_bytes(*places) + out * max(map(given.element_bytes, places)))
-
-
-def _count_embedding(given: _Inputs) -> Work:
-    """Count the bytes of the token numbers, and of the rows that are read and written."""
-    n_tokens, width = math.prod(given.sizes(1)), given.sizes(0)[-1]
-    return Work(n_bytes=given.n_bytes(1) + 2 * n_tokens * width * given.element_bytes(0))
 
 
 GROUPED_PRODUCTS: Final = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
 """Matrix products of experts, and the index of the input with the end of each expert's tokens."""
-_UNARY: Final = _count_moved(0, written=(0,))
-_UNARY_BACKWARD: Final = _count_moved(0, 1, written=(0,))
 OPERATORS: Final[dict[str, WorkCounter]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::_int_mm"), _matrix_product(0, 1)),
     "aten::_scaled_mm": _matrix_product(0, 1),
@@ -345,15 +267,19 @@ OPERATORS: Final[dict[str, WorkCounter]] = {
     "aten::convolution_backward": _convolution_backward(0, 1, 2, 10, 7),
     "aten::cudnn_convolution_backward": _convolution_backward(1, 0, 2, 10),
     "aten::_scaled_dot_product_flash_attention": _attention(0, 4),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(0, 4),
-    "aten::_scaled_dot_product_efficient_attention": _attention(0, 6),
-    "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(0, 4, is_top_left=True),
+    "aten::_scaled_dot_product_efficient_attention": _attention(0, 6, is_top_left=True),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6, is_top_left=True),
     "aten::_scaled_dot_product_flash_attention_backward": _attention(1, 11, is_backward=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention(
-        1, 7, is_backward=True
+        1, 7, is_top_left=True, is_backward=True
     ),
-    "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, 11, is_backward=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, 14, is_backward=True),
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention(
+        1, 11, is_top_left=True, is_backward=True
+    ),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(
+        1, 14, is_top_left=True, is_backward=True
+    ),
     "aten::_flash_attention_forward": _attention(0, 8, is_heads_first=False),
     "aten::_flash_attention_backward": _attention(1, 11, is_heads_first=False, is_backward=True),
     "aten::_efficient_attention_forward": _attention(0, 9, is_heads_first=False),
@@ -362,36 +288,6 @@ OPERATORS: Final[dict[str, WorkCounter]] = {
     ),
     "flash_attn::_flash_attn_forward": _attention(0, 5, is_heads_first=False),
     "flash_attn::_flash_attn_backward": _attention(1, 11, is_heads_first=False, is_backward=True),
-    **dict.fromkeys(
-        [
-            *(f"aten::{name}" for name in ("relu", "gelu", "silu", "sigmoid", "tanh", "exp")),
-            *(f"aten::{name}" for name in ("log", "sqrt", "rsqrt", "neg", "abs", "pow", "clamp")),
-            *(f"aten::{name}" for name in ("_softmax", "_log_softmax", "clone", "leaky_relu")),
-        ],
-        _UNARY,
-    ),
-    **dict.fromkeys(
-        [f"aten::{name}_backward" for name in ("gelu", "silu", "sigmoid", "tanh", "threshold")]
-        + ["aten::_softmax_backward_data", "aten::_log_softmax_backward_data"],
-        _UNARY_BACKWARD,
-    ),
-    **dict.fromkeys(("aten::copy",), _count_moved(0, 1)),
-    **dict.fromkeys(("aten::fill", "aten::zero", "aten::sum", "aten::mean"), _count_moved(0)),
-    **dict.fromkeys(
-        [f"aten::{name}" for name in ("add", "sub", "mul", "div", "where", "addcmul", "addcdiv")],
-        _count_broadcast,
-    ),
-    "aten::native_layer_norm": _count_moved(0, 2, 3, written=(0,)),
-    "aten::native_layer_norm_backward": _count_moved(0, 1, 5, written=(1, 5, 6)),
-    **dict.fromkeys(
-        ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"),
-        _count_moved(0, 1, 2, written=(0,)),
-    ),
-    **dict.fromkeys(
-        ("aten::native_batch_norm_backward", "aten::miopen_batch_norm_backward"),
-        _count_moved(0, 1, 2, written=(1,)),
-    ),
-    "aten::cudnn_batch_norm_backward": _count_moved(0, 1, 2, written=(0,)),
-    "aten::embedding": _count_embedding,
+    **MEMORY_BOUND,
 }
 """Counter of each operator by name. An operator inside another listed one is not counted."""

@@ -42,7 +42,8 @@ _MEASURES: Final = """
     derived bandwidth_bytes_per_s: moved_bytes divided by known_bytes_ns; a lower bound
     mean(known_bytes_ns) memory_ratio: bandwidth as a share of peak memory bandwidth
     derived intensity [number]: arithmetic intensity: FLOPs per byte of moved_bytes
-    total known_flop_ns: total_ns of the kernels with known FLOPs
+    total known_flop_ns: total_ns of the operators with known FLOPs, with all kernels that they
+        launch, such as layout conversions; by kernel and by class: of the kernels with known FLOPs
     total unknown_ns: total_ns of compute-heavy kernels with unknown FLOPs (GEMM, convolution,
         attention, experts, recurrent, FFT, whole CUDA graphs); these kernels are not counted
     total known_bytes_ns: total_ns of the kernels with known bytes
@@ -68,7 +69,7 @@ _PEAKS: Final = """
     """
 
 
-def _spec(table: str, about: str, keys: str, tables: str = "") -> ResultSpec:
+def rates_spec(table: str, about: str, keys: str, tables: str = "") -> ResultSpec:
     """Return the declaration of a table of rates with one row per ``about``."""
     return ResultSpec.of(f"table {table}: one row per {about}", keys, _MEASURES, tables, _SCALARS)
 
@@ -115,10 +116,23 @@ def _peaks(trace: Trace, precision: Names) -> tuple[Floats, Floats]:
     return flops, memory
 
 
-def _sum_by(trace: Trace, name: str, spec: ResultSpec, keys: Mapping[str, Column]) -> Result:
-    """Return the rates of kernels grouped by ``keys``; each column has one value per kernel."""
-    trace.require("operator_inputs")
+@of_window
+def kernels_of_operators(trace: Trace) -> Table:
+    """Return `measured_kernels` with known_flop_ns for every kernel of an operator with FLOPs.
+
+    Layout conversions and reductions of an operator are part of its time.
+    """
     kernels = measured_kernels(trace)
+    has_flop = np.append(counted_operators(trace)["flop"] > 0, False)
+    is_counted = has_flop[counted_kernels(trace)["operator"]]
+    return kernels.assign(known_flop_ns=kernels["total_ns"] * is_counted)
+
+
+def rates_by(
+    trace: Trace, name: str, spec: ResultSpec, keys: Mapping[str, Column], kernels: Table
+) -> Result:
+    """Return the rates of ``kernels`` grouped by ``keys``; each column has one value per kernel."""
+    trace.require("operator_inputs")
     groups, found = grouped(keys)
     found |= {column: groups.reduced(np.add, kernels[column]) for column in _SUMMED}
     return _make_result(name, spec, Table(found), kernels)
@@ -139,7 +153,7 @@ def _make_result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> R
     return Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(table)}, scalars)
 
 
-OPERATORS_SPEC: Final = _spec(
+OPERATORS_SPEC: Final = rates_spec(
     "flops",
     "PyTorch operator that launched kernels and precision, sorted by time",
     """
@@ -152,12 +166,12 @@ OPERATORS_SPEC: Final = _spec(
     key process: process
     total count: number of products
     total tokens_count: number of tokens in all products, including padding
-    total experts_count: number of experts in all products
-    derived expert_tokens [number]: mean number of tokens per expert
+    same experts_count: number of experts of a product
+    same expert_tokens [number]: mean number of tokens of an expert in one product
     total total_ns: total duration of the kernels
     """,
 )
-KERNELS_SPEC: Final = _spec(
+KERNELS_SPEC: Final = rates_spec(
     "flops_kernels",
     "kernel name and precision, sorted by time",
     """
@@ -168,15 +182,24 @@ KERNELS_SPEC: Final = _spec(
 )
 
 
+def texts_of_operators(trace: Trace, column: str) -> Names:
+    """Return a column of the operator that launched each kernel; "" for unknown operators."""
+    texts = counted_operators(trace)[column]
+    codes = np.append(texts.codes, len(texts.texts))
+    of_kernel: Names = Names.coded([*texts.texts.tolist(), ""], codes)[
+        counted_kernels(trace)["operator"]
+    ]
+    return of_kernel
+
+
 def measure_operators(trace: Trace) -> Result:
     """Return FLOPs, bytes, and rates by operator."""
-    found, operators = counted_kernels(trace), counted_operators(trace)["name"]
-    codes = np.append(operators.codes, len(operators.texts))
-    names = Names.coded([*operators.texts.tolist(), ""], codes)
+    found = counted_kernels(trace)
     has_flop = np.append(counted_operators(trace)["flop"] > 0, False)[found["operator"]]
     precision = np.where(has_flop | found["is_uncounted"], found["precision"].plain(), "")
-    keys = {"operator": names[found["operator"]], "precision": Names.of(precision)}
-    result = _with_peaks(trace, _sum_by(trace, "flops", OPERATORS_SPEC, keys))
+    keys = {"operator": texts_of_operators(trace, "name"), "precision": Names.of(precision)}
+    kernels = kernels_of_operators(trace)
+    result = with_peaks(trace, rates_by(trace, "flops", OPERATORS_SPEC, keys, kernels))
     experts = result.spec.table("experts").of_rows(_experts(trace))
     return result.with_table(experts, "experts") if len(experts) else result
 
@@ -195,9 +218,13 @@ def _experts(trace: Trace) -> Table:
         sizes[:, 1] > 0
     )
     table, groups = grouped_by(products, "process")
-    summed = ("tokens_count", "experts_count", "total_ns")
+    n_tokens, n_experts = products["tokens_count"], products["experts_count"]
     return table.assign(
-        count=groups.counts, **{name: groups.sums(products[name]) for name in summed}
+        count=groups.counts,
+        tokens_count=groups.sums(n_tokens),
+        experts_count=groups.reduced(np.maximum, n_experts),
+        expert_tokens=ratio_of(groups.sums(n_tokens), groups.sums(n_experts)),
+        total_ns=groups.sums(products["total_ns"]),
     )
 
 
@@ -207,10 +234,11 @@ def measure_kernels(trace: Trace) -> Result:
     is_heavy = found["is_counted"] | found["is_uncounted"]
     precision = Names.of(np.where(is_heavy, found["precision"].plain(), ""))
     keys = {"name": trace.kernels["name"], "precision": precision}
-    return _with_peaks(trace, _sum_by(trace, "flops-kernels", KERNELS_SPEC, keys))
+    kernels = measured_kernels(trace)
+    return with_peaks(trace, rates_by(trace, "flops-kernels", KERNELS_SPEC, keys, kernels))
 
 
-def _with_peaks(trace: Trace, result: Result) -> Result:
+def with_peaks(trace: Trace, result: Result) -> Result:
     """Return the result with table ``peaks``: hardware peaks at each precision of its kernels."""
     found = counted_kernels(trace)
     rows = np.flatnonzero(found["is_counted"])
@@ -227,17 +255,18 @@ def _with_peaks(trace: Trace, result: Result) -> Result:
     return result.with_table(result.spec.table("peaks").of_rows(table), "peaks")
 
 
-CLASSES_SPEC: Final = _spec(
+CLASSES_SPEC: Final = rates_spec(
     "flops_classes", "kernel class, sorted by time", "key activity: class of the kernels\n"
 )
 
 
 def measure_classes(trace: Trace) -> Result:
     """Return FLOPs, bytes, and rates by kernel class."""
-    return _sum_by(trace, "flops-classes", CLASSES_SPEC, {"activity": trace.kernels["activity"]})
+    keys = {"activity": trace.kernels["activity"]}
+    return rates_by(trace, "flops-classes", CLASSES_SPEC, keys, measured_kernels(trace))
 
 
-PHASES_SPEC: Final = _spec(
+PHASES_SPEC: Final = rates_spec(
     "flops_phases",
     "phase of the training loop, sorted by time",
     'key phase: phase that launched the kernels; "" if no phases are named\n',
@@ -247,10 +276,11 @@ PHASES_SPEC: Final = _spec(
 def measure_phases(trace: Trace) -> Result:
     """Return FLOPs, bytes, and rates by phase."""
     names = Names.coded([*PHASES, UNCLAIMED], phases_of_work(trace, "kernels") % (len(PHASES) + 1))
-    return _sum_by(trace, "flops-phases", PHASES_SPEC, {"phase": names})
+    kernels = kernels_of_operators(trace)
+    return rates_by(trace, "flops-phases", PHASES_SPEC, {"phase": names}, kernels)
 
 
-LAYERS_SPEC: Final = _spec(
+LAYERS_SPEC: Final = rates_spec(
     "flops_layers",
     "model layer, sorted by time; a layer includes its inner layers, so the rows overlap",
     "key layer: module path, or the name of a range or operator\n",
@@ -265,7 +295,7 @@ def measure_layers(ranks: Ranks) -> Result:
 
 def _layers_of_rank(trace: Trace, source: str) -> Result:
     """Return FLOPs, bytes, and rates by layer of one rank; no rows if ``source`` is empty."""
-    kernels = measured_kernels(trace)
+    kernels = kernels_of_operators(trace)
     if not source:
         empty = Table(dict.fromkeys(("layer", *_SUMMED), ()))
         return _make_result("flops-layers", LAYERS_SPEC, empty, kernels)
@@ -294,7 +324,7 @@ def _merge_layers(table: Table) -> Table:
     )
 
 
-def _finish(result: Result, keys: tuple[str, ...]) -> Result:
+def finish_rates(result: Result, keys: tuple[str, ...]) -> Result:
     """Return the result with derived columns, sorted by time, and with notes."""
     spec = result.spec.tables[0]
     table = result.tables[spec.name]
@@ -339,7 +369,6 @@ def _with_expert_balance(result: Result) -> Result:
     """Return the result with the tokens per expert, and a note on their imbalance across ranks."""
     table = result.tables["experts"].in_order("-tokens_count", "process")
     tokens, ns = table["tokens_count"], table["total_ns"]
-    table = table.assign(expert_tokens=ratio_of(tokens, table["experts_count"]))
     result = result.with_table(table, "experts")
     if len(table) < 2 or len({*table["count"].tolist()}) > 1:
         return result
@@ -394,28 +423,28 @@ def _notes(result: Result, table: Table) -> list[Note]:
 
 
 _READS: Final = ("kernels", "operator_inputs")
-_USES: Final = ("host_ops", "api_calls", "devices", "environment")
+USES: Final = ("host_ops", "api_calls", "devices", "environment")
 
 
-def _analysis(name: str, spec: ResultSpec, *keys: str, **options: Any) -> Analysis:
+def rates_analysis(name: str, spec: ResultSpec, *keys: str, **options: Any) -> Analysis:
     """Return the analysis of a table of rates, sorted by time and then by ``keys``."""
     return Analysis(
-        name, spec, needs=_READS, whole=_READS, finish=partial(_finish, keys=keys), **options
+        name, spec, needs=_READS, whole=_READS, finish=partial(finish_rates, keys=keys), **options
     )
 
 
-FLOPS: Final = _analysis(
-    "flops", OPERATORS_SPEC, "operator", "precision", uses=_USES, of_rank=measure_operators
+FLOPS: Final = rates_analysis(
+    "flops", OPERATORS_SPEC, "operator", "precision", uses=USES, of_rank=measure_operators
 )
-FLOPS_KERNELS: Final = _analysis(
-    "flops-kernels", KERNELS_SPEC, "name", "precision", uses=_USES, of_rank=measure_kernels
+FLOPS_KERNELS: Final = rates_analysis(
+    "flops-kernels", KERNELS_SPEC, "name", "precision", uses=USES, of_rank=measure_kernels
 )
-FLOPS_CLASSES: Final = _analysis(
-    "flops-classes", CLASSES_SPEC, "activity", uses=_USES, of_rank=measure_classes
+FLOPS_CLASSES: Final = rates_analysis(
+    "flops-classes", CLASSES_SPEC, "activity", uses=USES, of_rank=measure_classes
 )
-FLOPS_PHASES: Final = _analysis(
-    "flops-phases", PHASES_SPEC, "phase", uses=(*_USES, "ranges"), of_rank=measure_phases
+FLOPS_PHASES: Final = rates_analysis(
+    "flops-phases", PHASES_SPEC, "phase", uses=(*USES, "ranges"), of_rank=measure_phases
 )
-FLOPS_LAYERS: Final = _analysis(
-    "flops-layers", LAYERS_SPEC, "layer", uses=(*_USES, "ranges", "copies"), of_ranks=measure_layers
+FLOPS_LAYERS: Final = rates_analysis(
+    "flops-layers", LAYERS_SPEC, "layer", uses=(*USES, "ranges", "copies"), of_ranks=measure_layers
 )
