@@ -357,6 +357,28 @@ def test_what_follows_on_the_document_is_counted_and_said(tmp_path: Path, packed
     assert trace.info.warnings[0].startswith(f"traceprof ignored {len(other)} bytes after")
 
 
+@pytest.mark.parametrize(
+    ("listed", "name_of_unlisted"),
+    [(["MI300X", "MI300X"], ["MI300X"]), (["MI300X", "MI250X"], []), ([], [])],
+)
+def test_devices_that_the_list_lacks_are_of_its_only_model(
+    tmp_path: Path, listed: list[str], name_of_unlisted: list[str]
+) -> None:
+    header = {
+        "deviceProperties": [
+            {"id": number, "name": name, "uuid": f"GPU-{number}", "numSms": 304}
+            for number, name in enumerate(listed)
+        ]
+    }
+    events = [kernel("k", 0, 5, device=0), kernel("k", 10, 15, device=9)]
+    devices = open_trace(write(tmp_path / "t.json", events, **header)).devices.to_frame()
+    unlisted = devices[devices["device"] == 9]
+    assert unlisted["name"].tolist() in (name_of_unlisted, [""] * (not name_of_unlisted))
+    assert set(devices["name"]) - {""} == set(listed)
+    if name_of_unlisted:
+        assert plain(unlisted, "uuid", "sm_count", "used") == [("", 304, 1)]
+
+
 @pytest.mark.parametrize("written", ["\\ud800", "\xff"])
 def test_texts_beside_the_events_are_unicode(tmp_path: Path, written: str) -> None:
     text = as_json(

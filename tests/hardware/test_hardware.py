@@ -271,6 +271,11 @@ def test_links_between_two_devices_are_only_a_part_of_all() -> None:
 def test_a_model_that_is_not_known_lists_those_that_are() -> None:
     with pytest.raises(UsageError, match="h100-sxm"):
         built_in_hardware().with_gpu("h1000")
+    named = built_in_hardware().with_gpu("AMD Instinct MI300X").chosen
+    assert named is not None
+    assert named.key == "mi300x"
+    with pytest.raises(UsageError, match="unknown GPU"):
+        built_in_hardware().with_gpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb")
 
 
 @pytest.mark.parametrize("rate", ["inf", "nan", "1" + "0" * 400, "-inf", "true"])

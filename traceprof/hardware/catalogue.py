@@ -208,7 +208,9 @@ class Hardware:
     stated: Stated = Stated()
 
     def with_gpu(self, key: str) -> Self:
-        """Return the same hardware, with ``key`` ("h100-sxm") as the model of all devices.
+        """Return the same hardware with one model for all devices: its key or a device name.
+
+        Examples of ``key``: "h100-sxm", "AMD Instinct MI300X".
 
         Raises:
             UsageError: the table has no such model.
@@ -217,6 +219,9 @@ class Hardware:
         for gpu in self.gpus:
             if gpu.key == wanted:
                 return replace(self, chosen=gpu)
+        named = self.find(key)
+        if named is not None:
+            return replace(self, chosen=named)
         known = ", ".join(dict.fromkeys(gpu.key for gpu in self.gpus))
         raise UsageError(f"unknown GPU {key!r}: expected one of {known}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -97,13 +97,21 @@ def listed(names: Sequence[str]) -> str:
 _NVIDIA_WARP: Final = 32
 
 
-def make_devices(header: Mapping[str, Any]) -> Table:
-    """Return the accelerators that the process could see."""
+def make_devices(header: Mapping[str, Any], used: Iterable[int]) -> Table:
+    """Return the accelerators that the process could see, and those with work.
+
+    ROCm numbers the devices of kernels differently from the list in the file. If all listed devices
+    are of one model, so are those with work (numbers ``used``) that the list lacks.
+    """
     listed = header.get("deviceProperties")
     listed = listed if isinstance(listed, list) else []
     # Merging tools concatenate the lists of all files.
     devices = [item for item in listed if isinstance(item, dict)]
     devices = list({str(item.get("id", i)): item for i, item in enumerate(devices)}.values())
+    numbers = {whole(item.get("id", number)) for number, item in enumerate(devices)}
+    if len({str(item.get("name", "")) for item in devices}) == 1:
+        unlisted = (number for number in used if number >= 0 and number not in numbers)
+        devices += [{**devices[0], "id": number, "uuid": ""} for number in unlisted]
     return make_table(
         "devices",
         {
@@ -169,7 +177,7 @@ def _group(header: Mapping[str, Any]) -> Mapping[str, Any]:
     return group if isinstance(group, dict) else {}
 
 
-def make_threads(events: KinetoEvents, used: np.ndarray) -> Table:
+def make_threads(events: KinetoEvents, used: Iterable[int]) -> Table:
     """Return the names of the threads of the processes ``used``."""
     kept = {
         place: name

@@ -60,8 +60,10 @@ def read(path: Path, options: ReadOptions) -> Trace:
     process_columns = [table["process"] for table in tables.values() if "process" in table]
     used = np.unique(np.concatenate(process_columns))
     used = used[used >= 0]
+    with_work = np.concatenate([tables[name]["device"] for name in ("kernels", "copies")])
+    devices = [merged.given.get(device, device) for device in np.unique(with_work).tolist()]
     tables |= {
-        "devices": devices_of(header.make_devices(events.header), merged.given),
+        "devices": devices_of(header.make_devices(events.header, devices), merged.given),
         "processes": header.make_processes(events, used, rank_of, merged),
         "threads": header.make_threads(events, used),
         "environment": header.make_environment(events.header),
