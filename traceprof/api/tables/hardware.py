@@ -12,14 +12,14 @@ class TablesOfHardware(ShownRun):
 
     def flops(
         self,
-        by: Literal["operator", "step", "ideal", "kernel", "class", "phase", "layer"] = "operator",
+        by: Literal["operator", "step", "ideal", "shape", "kernel", "class", "phase", "layer"] = "operator",
     ) -> Result:
         """FLOPs, TFLOP/s, and FLOP per byte by PyTorch operator, compared with hardware peaks.
 
         Args:
-            by: the grouping: "operator", or "step" (`mfu`), "ideal" (`ideal`), "kernel"
-                (`flops_kernels`), "class" (`flops_classes`), "phase" (`flops_phases`), "layer"
-                (`flops_layers`)
+            by: the grouping: "operator", or "step" (`mfu`), "ideal" (`ideal`), "shape"
+                (`flops_shapes`), "kernel" (`flops_kernels`), "class" (`flops_classes`), "phase"
+                (`flops_phases`), "layer" (`flops_layers`)
 
         Table ``flops``: one row per PyTorch operator that launched kernels and precision, sorted by
         time
@@ -40,7 +40,9 @@ class TablesOfHardware(ShownRun):
             bandwidth_bytes_per_s: moved_bytes divided by known_bytes_ns; a lower bound
             memory_ratio: bandwidth as a share of peak memory bandwidth
             intensity: arithmetic intensity: FLOPs per byte of moved_bytes
-            known_flop_ns: total_ns of the kernels with known FLOPs
+            known_flop_ns: total_ns of the operators with known FLOPs, with all kernels that they
+                launch, such as layout conversions; by kernel and by class: of the kernels with
+                known FLOPs
             unknown_ns: total_ns of compute-heavy kernels with unknown FLOPs (GEMM, convolution,
                 attention, experts, recurrent, FFT, whole CUDA graphs); these kernels are not
                 counted
@@ -94,6 +96,29 @@ class TablesOfHardware(ShownRun):
             total_ns: total over all GPUs and steps in the window
         """
         return self._table("flops", "ideal")
+
+    def flops_shapes(self) -> Result:
+        """FLOPs, TFLOP/s, and wave quantization of matrix products, convolutions, and attention by
+        their sizes.
+
+        Same as ``flops(by="shape")``. Table ``flops_shapes``: one row per operator, sizes of its
+        inputs, and precision, sorted by time; operators without FLOPs are omitted
+            operator: outermost operator with known FLOPs
+            shape: sizes. Matrix product: M×K times K×N. Convolution: batch N, channels C, image
+                size, number and size of filters, stride. Attention: batch B, heads H
+                (queries/keys), lengths S (queries/keys), width D of a head
+            precision: precision of the multiplications
+            kernel: kernel that takes most of the time of these operators
+            calls_count: number of calls of the operator that launched kernels
+            waves: number of waves of the kernels (blocks of a launch divided by the blocks that fit
+                on the GPU at the same time)
+            wave_ratio: wave efficiency: waves divided by waves rounded up; below 1, part of the GPU
+                is idle during the last wave
+            as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, known_flop_ns,
+                unknown_ns, known_bytes_ns
+        """
+        return self._table("flops", "shape")
 
     def flops_kernels(self) -> Result:
         """FLOPs, TFLOP/s, and FLOP per byte by kernel.
