@@ -79,8 +79,8 @@ _ENTRIES: Final = """
         the measured step time
     flops flops:operator .compute.rates:FLOPS FLOPs, TFLOP/s, and FLOP per byte by PyTorch operator,
         compared with hardware peaks
-    flops-shapes flops:shape .compute.shapes:FLOPS_SHAPES FLOPs, TFLOP/s, and wave quantization of
-        matrix products, convolutions, and attention by their sizes
+    flops-shapes flops:shape .compute.shapes:FLOPS_SHAPES FLOPs, TFLOP/s, and waves of products,
+        convolutions, and attention by size
     flops-kernels flops:kernel .compute.rates:FLOPS_KERNELS FLOPs, TFLOP/s, and FLOP per byte by
         kernel
     flops-classes flops:class .compute.rates:FLOPS_CLASSES FLOPs, TFLOP/s, and FLOP per byte by

@@ -98,8 +98,7 @@ class TablesOfHardware(ShownRun):
         return self._table("flops", "ideal")
 
     def flops_shapes(self) -> Result:
-        """FLOPs, TFLOP/s, and wave quantization of matrix products, convolutions, and attention by
-        their sizes.
+        """FLOPs, TFLOP/s, and waves of products, convolutions, and attention by size.
 
         Same as ``flops(by="shape")``. Table ``flops_shapes``: one row per operator, sizes of its
         inputs, and precision, sorted by time; operators without FLOPs are omitted
