@@ -97,7 +97,7 @@ def listed(names: Sequence[str]) -> str:
 _NVIDIA_WARP: Final = 32
 
 
-def make_devices(header: Mapping[str, Any], used: Iterable[int]) -> Table:
+def make_devices(header: Mapping[str, Any], used: Iterable[int] = ()) -> Table:
     """Return the accelerators that the process could see, and those with work.
 
     ROCm numbers the devices of kernels differently from the list in the file. If all listed devices
