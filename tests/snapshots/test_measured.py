@@ -232,3 +232,118 @@ def test_devices_of_two_snapshots_of_one_name_are_not_mixed(tmp_path):
         paths.append(allocator.write(tmp_path / name / "s.pickle"))
     said = [note.values["level"] for note in memory(paths).verdict if "level" in note.values]
     assert said == [3 * MB, 5 * MB]
+
+
+def advice(found):
+    return (
+        {row["change"]: row for row in rows(found, "advice")} if "advice" in found.results else {}
+    )
+
+
+def with_blocks(n_blocks, logits=0):
+    """Train one step of a model with blocks that repeat, 10 MB of activations each."""
+    allocator = Allocator()
+    blocks = [allocator.alloc(10 * MB, forward(21)) for _ in range(n_blocks)]
+    loss = [allocator.alloc(logits, forward_of("cross_entropy_loss"))] if logits else []
+    gradient = allocator.alloc(1 * MB, backward("AddmmBackward0"))
+    for address in [*blocks, *loss]:
+        allocator.free(address)
+    allocator.step()
+    allocator.free(gradient)
+    return allocator
+
+
+def forward_of(operator):
+    """Return the frames of an operator of the forward pass, with those of C++."""
+    return [{"filename": "??", "line": 0, "name": f"at::_ops::{operator}::call(int)"}, *forward(30)]
+
+
+def test_checkpointing_leaves_one_of_the_blocks_that_repeat(tmp_path):
+    found = memory([with_blocks(5).write(tmp_path / "s.pickle")])
+    change = advice(found)["activation checkpointing"]
+    assert change["saves_bytes"] == 40 * MB
+    assert change["place"] == "train.py:21 train"
+    assert "Saves up to 40.00 MB at the peak: activation checkpointing" in render("text", found)
+    few = memory([with_blocks(2).write(tmp_path / "few.pickle")])
+    assert "activation checkpointing" not in advice(few)
+
+
+def test_a_loss_in_chunks_leaves_an_eighth_of_the_logits(tmp_path):
+    found = memory([with_blocks(1, logits=80 * MB).write(tmp_path / "s.pickle")])
+    assert advice(found)["loss in chunks"]["saves_bytes"] == 70 * MB
+    without = memory([with_blocks(1).write(tmp_path / "without.pickle")])
+    assert "loss in chunks" not in advice(without)
+
+
+def test_a_saving_ends_where_another_moment_becomes_the_peak(tmp_path):
+    allocator = with_blocks(5)  # a peak of 51 MB
+    allocator.free(allocator.alloc(30 * MB, forward(99)))
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    assert advice(found)["activation checkpointing"]["saves_bytes"] == 21 * MB
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_gradients_that_outlive_the_step_are_freed_earlier(tmp_path, is_late):
+    allocator = Allocator()
+    gradient = None
+    for _ in range(3):
+        if gradient and not is_late:
+            allocator.free(gradient)
+        activations = allocator.alloc(20 * MB, forward(21))
+        if gradient and is_late:
+            allocator.free(gradient)
+        gradient = allocator.alloc(8 * MB, backward("AddmmBackward0"))
+        allocator.free(activations)
+        allocator.step()
+    late = advice(memory([allocator.write(tmp_path / "s.pickle")]))
+    assert ("gradients freed earlier" in late) is False  # the peak is in the backward pass
+    allocator = Allocator()
+    for number in range(3):
+        activations = allocator.alloc(20 * MB, forward(21))
+        short = allocator.alloc(30 * MB, forward(22))  # the peak is in the forward pass
+        allocator.free(short)
+        if number and is_late:
+            allocator.free(gradient)
+        gradient = allocator.alloc(8 * MB, backward("AddmmBackward0"))
+        allocator.free(activations)
+        allocator.step()
+        if not is_late:
+            allocator.free(gradient)
+    found = advice(memory([allocator.write(tmp_path / "t.pickle")]))
+    assert ("gradients freed earlier" in found) is is_late
+    if is_late:
+        assert found["gradients freed earlier"]["saves_bytes"] == 8 * MB
+
+
+def test_state_of_the_optimizer_in_8_bits(tmp_path):
+    found = advice(memory([train(3).write(tmp_path / "s.pickle")]))
+    assert found["8-bit optimizer"]["saves_bytes"] == 12 * MB
+
+
+def test_what_would_have_let_the_failed_allocation_fit(tmp_path):
+    allocator = Allocator()
+    for _ in range(5):
+        allocator.alloc(10 * MB, forward(21))
+    allocator.alloc(1 * MB, backward("AddmmBackward0"))
+    allocator.fail(30 * MB, left=2 * MB)
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    change = advice(found)["activation checkpointing"]
+    assert (change["failure_saves_bytes"], change["is_enough"]) == (40 * MB, True)
+    assert "40.00 MB, so that the allocation that failed fits: activation checkpointing" in render(
+        "text", found, Options(width=200)
+    )
+    allocator.fail(60 * MB, left=2 * MB)
+    found = advice(memory([allocator.write(tmp_path / "t.pickle")]))
+    assert found["activation checkpointing"]["is_enough"] is False
+
+
+@pytest.mark.parametrize(
+    "generated",
+    ["/tmp/torchinductor_me/ab/cabc.py", f"/cache/ab/c{'x7' * 25}.py"],
+)
+def test_a_compiled_model_is_told_by_the_line_of_the_program(tmp_path, generated):
+    allocator = Allocator()
+    frames = [{"filename": generated, "line": 99, "name": "call"}, *forward(21)[1:]]
+    allocator.alloc(10 * MB, frames)
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    assert rows(found, "holders")[0]["place"] == "train.py:21 train"

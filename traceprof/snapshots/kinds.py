@@ -37,6 +37,7 @@ UNKNOWN: Final = "unknown"
 _OPTIMIZER_SPAN: Final = "Optimizer.step#"
 _LIBRARIES: Final = re.compile(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|^<frozen|\.so(?:\.|$)"
+    r"|[/\\]torchinductor_[^/\\]*[/\\]|[/\\][a-z0-9]{2}[/\\]c[a-z0-9]{40,}\.py$"
     r"|[/\\]torch[/\\](?:nn|optim|autograd|utils|distributed|_dynamo|_inductor|amp|cuda)[/\\]"
 )
 _OPERATOR: Final = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)\(")

@@ -16,6 +16,7 @@ from traceprof.model.grouping import grouped_by
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
 from traceprof.snapshots import MEMORY_NAME
+from traceprof.snapshots.advice import advice_note, advice_rows
 from traceprof.snapshots.kinds import ascending, find_origins, kinds_of, optimizer_spans
 from traceprof.snapshots.reading import LIVE, DeviceMemory, read_snapshot, unpacked_bytes
 from traceprof.snapshots.replay import BEFORE, Replay, out_of_memory, replay, unaccounted_bytes
@@ -25,6 +26,7 @@ from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
 _MAX_POINTS: Final = 600
 _MIN_REPORTED_RATIO: Final = 0.0005
 """Smallest share that is reported; a smaller one would be printed as 0.0%."""
+_MAX_ADVICE: Final = 3
 _PEAK, _RAN_OUT, _END = "at the peak", "when memory ran out", "at the end"
 _MIN_STEPS_OF_GROWTH: Final = 3
 _MIN_RESERVED_FACTOR: Final = 1.25
@@ -161,6 +163,9 @@ def _device_rows(device: _Device) -> dict[str, list[dict[str, Any]]]:
         rows["holders"] += _holder_rows(device, when, alive)
     rows["steps"] = _step_rows(device)
     rows["growth"] = _growth_rows(device, rows["steps"])
+    placed = _with_origins(device, device.lives)
+    steps_end = np.array(_last_events_of_steps(device), np.int64)
+    rows["advice"] = [device.keys | row for row in advice_rows(device.replayed, placed, steps_end)]
     return rows
 
 
@@ -381,6 +386,8 @@ def _verdict(device: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator
             held=largest["held_bytes"],
             n=largest["allocations_count"],
         )
+    for advice in rows["advice"][:_MAX_ADVICE]:
+        yield advice_note(advice)
     growth = rows["growth"]
     if growth:
         yield Note.of(

@@ -107,8 +107,22 @@ GROWTH: Final = ResultSpec.of(
     derived calls: Python frames, innermost first
     """,
 )
+ADVICE: Final = ResultSpec.of(
+    "table advice: changes that lower the peak, the largest saving first; each is an upper bound",
+    _KEYS,
+    """
+    key change: change of the program
+    key place: source line in your program whose memory it concerns; "" for the whole program
+    derived saves_bytes: peak minus the highest level without this memory. For expandable segments:
+        memory that was reserved and not used
+    derived failure_saves_bytes: memory that the change removes when memory ran out
+    derived is_enough: whether the allocation that failed would fit with this change
+    derived fix: how to make the change
+    """,
+)
 SPECS: Final = {
     MEMORY_NAME: DEVICES,
+    "advice": ADVICE,
     "kinds": BY_KIND,
     "holders": HOLDERS,
     "steps": STEPS,
@@ -116,6 +130,7 @@ SPECS: Final = {
 }
 ABOUT: Final = {
     MEMORY_NAME: "GPU memory, from the PyTorch allocator",
+    "advice": "changes that lower the peak, in bytes",
     "kinds": "memory by category",
     "holders": "memory by source line",
     "steps": "memory by step",
