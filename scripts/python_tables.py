@@ -69,7 +69,10 @@ def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
         if len(head) + 4 > _WIDTH:
             parameters = f'        self, by: Literal[{ways}] = "{first.way}"'
             if len(parameters) > _WIDTH:  # as ruff writes it
-                parameters = f'        self,\n        by: Literal[{ways}] = "{first.way}",'
+                kind = f"Literal[{ways}]"
+                if len(kind) + len(first.way) + 18 > _WIDTH:
+                    kind = f"Literal[\n            {ways}\n        ]"
+                parameters = f'        self,\n        by: {kind} = "{first.way}",'
             head = f"def {_method(first.noun)}(\n{parameters}\n    ) -> Result:"
         yield f"    {head}"
     else:

@@ -12,7 +12,9 @@ class TablesOfHardware(ShownRun):
 
     def flops(
         self,
-        by: Literal["operator", "step", "ideal", "shape", "kernel", "class", "phase", "layer"] = "operator",
+        by: Literal[
+            "operator", "step", "ideal", "shape", "kernel", "class", "phase", "layer"
+        ] = "operator",
     ) -> Result:
         """FLOPs, TFLOP/s, and FLOP per byte by PyTorch operator, compared with hardware peaks.
 
