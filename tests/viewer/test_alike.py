@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, steps_of_ten, two_ranks
 from tests.viewer.conftest import View
@@ -172,3 +173,26 @@ def test_two_runs_move_step_under_step_and_lie_on_one_axis(view: View) -> None:
     )
     assert answer.status == 400
     beside.page.close()
+
+
+def test_collectives_are_matched_by_their_ends_however_late_a_rank_arrives() -> None:
+    built = TraceBuilder().device(0).device(1)
+    for start, end in ((0, 10), (100, 1200)):
+        built.kernel("ncclAllReduce", start, end)
+    for start, end in ((0, 10), (98, 106), (1188, 1200)):
+        built.kernel("ncclAllReduce", start, end, device=1)
+    trace = built.build()
+    lanes = build_lanes(trace, trace.span)
+    places = [
+        (row, channel)
+        for row, (_, _, one) in enumerate(SameName(lanes)._rows)
+        for channel, events in enumerate(one.channels)
+        if one.kind == "gpu" and events.starts[-1] == 100
+    ]
+    found = SameName(lanes).of(*places[0], 100)
+    assert found is not None
+    assert found["matched_by"] == "end"
+    assert [(peer["start"], peer["is_own"]) for peer in found["peers"]] == [
+        (100, True),
+        (1188, False),
+    ]

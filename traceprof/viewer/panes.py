@@ -237,6 +237,7 @@ _N_BINS: Final = 24
 _MIN_LOG_RATIO: Final = 40
 """The bins are logarithmic if the longest duration exceeds this multiple of the shortest."""
 _DEVICE_ROW: Final = "gpu"
+_COMMUNICATION: Final = "communication"
 _Event = tuple[int, int, int]
 """Start in ns, number of the row, and number of the channel."""
 
@@ -298,8 +299,11 @@ class SameName:
 
         A party is a device, or the threads of a process. If all parties have the same number of
         events, peers have the same number in the order of time. Otherwise the peer is the event
-        whose start is nearest.
+        whose start is nearest; of collectives, which ranks leave together, the nearest end.
         """
+        own_channel = self._rows[event[1]][2].channels[event[2]]
+        edge = "end" if own_channel.category == _COMMUNICATION else "start"
+        edge_ns: dict[_Event, int] = {}
         parties: dict[tuple[bool, int], list[_Event]] = defaultdict(list)
         groups: dict[_Event, int] = {}
         party_of_event: tuple[bool, int] | None = None
@@ -310,13 +314,18 @@ class SameName:
             party = (is_device, group_number if is_device else group.process)
             party_of_event = party if place == event[1] else party_of_event
             for number, channel in enumerate(row.channels):
-                for start in channel.starts[channel.names == name].tolist():
+                items = np.flatnonzero(channel.names == name)
+                edges = channel.starts if edge == "start" else channel.ends
+                for start, at in zip(
+                    channel.starts[items].tolist(), edges[items].tolist(), strict=True
+                ):
                     parties[party].append((start, place, number))
                     groups[start, place, number] = group_number
+                    edge_ns[start, place, number] = at
         if len(parties) < 2 or party_of_event is None:
-            return {"peers": [], "by_number": True}
+            return {"peers": [], "matched_by": "number"}
         for events in parties.values():
-            events.sort()
+            events.sort(key=lambda one: (edge_ns[one], one))
         number_of_event = parties[party_of_event].index(event)
         by_number = len({len(events) for events in parties.values()}) == 1
         peers = []
@@ -325,14 +334,14 @@ class SameName:
             peer = (
                 events[number_of_event]
                 if is_same_party or by_number
-                else min(events, key=lambda other: (abs(other[0] - event[0]), other))
+                else min(events, key=lambda one: (abs(edge_ns[one] - edge_ns[event]), one))
             )
             start, place, number = peer
             channel = self._rows[place][2].channels[number]
             end = int(channel.ends[np.searchsorted(channel.starts, np.int64(start))])
             fields = asdict(FoundEvent(place, number, start, end))
             peers.append({**fields, "group": groups[peer], "is_own": is_same_party})
-        return {"peers": peers, "by_number": by_number}
+        return {"peers": peers, "matched_by": "number" if by_number else edge}
 
 
 def _bins(durations: Int64Array) -> list[int]:

@@ -2,7 +2,7 @@ import { covers, suffices } from "./remote.mjs";
 import { findPartner } from "./query.mjs";
 import { binsFor } from "./population.mjs";
 import { isEvent, locate, placeOf, spanOf } from "./targets.mjs";
-import { peersTable, placeAmong } from "./describe_event.mjs";
+import { peersTable, placeAmong, waitParts } from "./describe_event.mjs";
 import { Timeline } from "./app.mjs";
 import { IN_NO_RANGE, LAUNCH_UNKNOWN } from "./groupings.mjs";
 import { MAX_RESULTS } from "./results.mjs";
@@ -98,12 +98,16 @@ export class LiveTimeline extends Timeline {
   async askAlike(place, key) {
     const answer = await this.remote.alike(place).catch(() => null);
     if (!answer || this.alike.key !== key || !isEvent(this.chosen)) return;
-    const { population, peers, by_number: byNumber } = answer;
+    const { population, peers, matched_by: matchedBy } = answer;
     const [from, to] = spanOf(this.trace, this.chosen);
     if (from !== place.start) return;
     const found = { ...population, ...binsFor(population.min, population.max) };
     const told = peers.map((peer) => ({ ...peer, isOwn: peer.is_own, target: () => this.visitPlace(peer) }));
-    this.alike.parts = [...placeAmong(found, to - from), ...peersTable(this.trace, told, from, byNumber)];
+    this.alike.parts = [
+      ...placeAmong(found, to - from),
+      ...waitParts(this.trace, this.chosen, told),
+      ...peersTable(this.trace, told, from, matchedBy),
+    ];
     this.panel.append(this.alike.parts);
   }
 

@@ -5,7 +5,7 @@ import { eventFacts } from "./facts.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate, ordinal } from "./format.mjs";
 import { partsOfSpan, recordedOfSpan, stateColumns } from "./states_of_span.mjs";
 import { neighborsOf, openAt } from "./neighbors.mjs";
-import { peersOf } from "./peers.mjs";
+import { MATCHED_BY, isCollective, peersOf } from "./peers.mjs";
 import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { counterpartParts } from "./counterparts.mjs";
 import { idleWithin } from "./gaps.mjs";
@@ -161,25 +161,33 @@ export function placeAmong(found, own) {
 function peerParts(app, event) {
   const { trace } = app;
   if (app.isPartial || trace.rows[event.row].kind === "step") return [];
-  const { peers, byNumber } = peersOf(trace, event);
+  const { peers, matchedBy } = peersOf(trace, event);
   const [own] = timesOf(trace, event);
   const told = peers.map(({ group, event: peer, isOwn }) => {
     const [start, end] = timesOf(trace, peer);
     return { group, isOwn, start, end, target: peer };
   });
-  return peersTable(trace, told, own, byNumber);
+  return [...waitParts(trace, event, told), ...peersTable(trace, told, own, matchedBy)];
+}
+
+/** How long a collective waits for the last rank that arrives, if that is another one. */
+export function waitParts(trace, event, peers) {
+  if (peers.length < 2 || !isCollective(trace, event)) return [];
+  const last = peers.reduce((latest, peer) => (peer.start > latest.start ? peer : latest));
+  if (last.isOwn) return [];
+  const own = peers.find((peer) => peer.isOwn).start;
+  return [factsPart("", [fact(`waits for ${peerName(trace, last.group)}`, formatDuration(last.start - own), last.target)])];
 }
 
 /** The same event on several ranks: [{group, isOwn, start, end, target}, …]. */
-export function peersTable(trace, peers, own, byNumber) {
+export function peersTable(trace, peers, own, matchedBy) {
   if (!peers.length) return [];
   const rows = peers.slice(0, MAX_PEERS).map(({ group, isOwn, start, end, target }) => ({
     cells: [peerName(trace, group) + (isOwn ? " (this)" : ""), signed(start - own), formatDuration(end - start)],
     target: isOwn ? null : target,
   }));
-  const how = byNumber ? "matched by number" : "nearest in time, because the numbers of events differ";
   const more = peers.length > MAX_PEERS ? `; first ${MAX_PEERS} of ${peers.length}` : "";
-  return [tablePart(`Same event on other ranks (${how}${more})`, ["Where", "Start", "Duration"], rows)];
+  return [tablePart(`Same event on other ranks (${MATCHED_BY[matchedBy]}${more})`, ["Where", "Start", "Duration"], rows)];
 }
 
 const peerName = (trace, group) =>
