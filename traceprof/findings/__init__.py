@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from traceprof.findings import (
+    checkpoints,
     communication,
     contention,
     copies,
@@ -79,6 +80,7 @@ RULES: Final[Registry[Rule]] = Registry(
         communication.exposed_communication,
         contention.contention,
         drift.slower_steps,
+        checkpoints.checkpoint_stalls,
         steps.slow_steps,
         steps.warmup,
         recomputation.recomputation,
@@ -109,8 +111,8 @@ SPEC: Final = ResultSpec.of("""
     same saving_ns: time that could be saved per base
     same min_saving_ns: lower end of the range of an estimated saving
     same max_saving_ns: upper end of the range of an estimated saving
-    same base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
-        mean step with slow steps
+    same base: reference of saving_ns: a step, an iteration, the window, the mean step with slow
+        steps, or the mean step with checkpoints
     same base_ns: length of the base
     same measured_ratio: saving that `traceprof try --from` measured for this advice
     same one_time_ns: one-time cost, if the cost does not recur in each step
@@ -123,7 +125,8 @@ SPEC: Final = ResultSpec.of("""
     same show: the analysis with more details
     same ncu: command that profiles the longest launch of the main kernel with Nsight Compute; the
         launch number counts from the start of the recording
-    same claim_kind: type of the claimed time: lost, compute, slow steps, or slower steps
+    same claim_kind: type of the claimed time: lost, compute, slow steps, slower steps, or periodic
+        costs
     same is_minor: the finding covers less than 1% of the time and is not on the page
     table losses: one row per part of the analyzed GPU time that is not compute; together with
         compute, the parts add up to the analyzed GPU time

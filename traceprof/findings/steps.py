@@ -27,6 +27,8 @@ from traceprof.model.trace import Trace
 
 _MIN_WARMUP_RATIO: Final = 0.05
 _MIN_STEPS: Final = 2
+MIN_STEPS_FOR_SLOW: Final = 4
+TOO_FEW_STEPS: Final = "too few steps are marked to detect slow steps"
 _MIN_SLOW_RATIO: Final = 0.01
 _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_LATE_RATIO: Final = 0.5
@@ -105,8 +107,8 @@ def warmup(context: Context) -> Iterator[Finding]:
 )
 def slow_steps(context: Context) -> Iterator[Finding]:
     """Find single steps that take much longer than the others."""
-    if len(context.steps) < 4:
-        raise NotRecordedError("too few steps are marked to detect slow steps")
+    if len(context.steps) < MIN_STEPS_FOR_SLOW:
+        raise NotRecordedError(TOO_FEW_STEPS)
     table = measured_steps(context.ranks).table
     slow = context.slow_steps
     if not len(slow) or context.slow_ratio < _MIN_SLOW_RATIO:
