@@ -79,6 +79,7 @@ RULES: Final[Registry[Rule]] = Registry(
         communication.small_buckets,
         communication.exposed_communication,
         contention.contention,
+        contention.contention_with_copies,
         drift.slower_steps,
         checkpoints.checkpoint_stalls,
         steps.slow_steps,

@@ -138,7 +138,8 @@ def _unnamed_checkpoints(trace: Trace) -> Table:
     A checkpoint copies many tensors to the CPU. Between these copies, the process launches no
     matrix products, and it copies less than half of the bytes back to the GPU. The checkpoint lasts
     from the first of these copies until the process launches other work, because it writes the
-    file in between. In training steps only, and if at most half of the steps copy so much.
+    file in between. Kernels run in less than half of this time. In training steps only, and if at
+    most half of the steps copy so much.
     """
     steps, found = find_steps(trace), []
     if not len(steps) or workload(Ranks.of(trace)).kind != TRAINING:
@@ -172,6 +173,10 @@ def _unnamed_checkpoints(trace: Trace) -> Table:
         following = np.sort(np.concatenate((launched, of_copies.start_ns[others])))
         following = np.append(following, max(trace.span.end_ns, int(ends.max())))
         ends = following[np.searchsorted(following, ends)]
+        # Asynchronous copies during kernels do not stall the loop.
+        running = Intervals.union_of(*bounds(kernels.take(kernels["process"] == process)))
+        stalls = 2 * running.covered_ns(starts, ends) < ends - starts
+        starts, ends = starts[stalls], ends[stalls]
         found.append(Table({"process": process, "start_ns": starts, "end_ns": ends}))
     return Table.stacked(found) if found else steps.table.head(0)
 
