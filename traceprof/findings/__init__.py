@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from traceprof.findings import (
+    accumulation,
     checkpoints,
     communication,
     contention,
@@ -75,6 +76,7 @@ RULES: Final[Registry[Rule]] = Registry(
         host.host_code,
         optimizer.looped_optimizer,
         launches.launch_bound,
+        accumulation.reduced_micro_steps,
         communication.collective_waits,
         communication.small_buckets,
         communication.exposed_communication,
