@@ -32,12 +32,14 @@ from traceprof.findings import (
     stalls,
     steps,
 )
+from traceprof.findings.binding import mark_hidden_savings
 from traceprof.findings.context import Context
 from traceprof.findings.rules import (
     Finding,
     Rule,
     SettledFinding,
     apply_rules,
+    by_saving,
     losses_claimed,
     subjects_with_losses,
 )
@@ -165,7 +167,8 @@ SPEC: Final = ResultSpec.of("""
 def measure_findings(ranks: Ranks) -> Result:
     """Return the result of all rules for a run."""
     context = Context(ranks)
-    found, not_checked = apply_rules(context, RULES)
+    settled, not_checked = apply_rules(context, RULES)
+    found = by_saving(mark_hidden_savings(context, settled))
     losses = losses_claimed(context, found)
     rows: dict[str, list[dict[str, object]]] = {
         "findings": [_row(settled) for settled in found],
