@@ -44,7 +44,7 @@ _FORWARD: Final = -1
 def reduced_micro_steps(context: Context) -> Iterator[Finding]:
     """Find gradient accumulation that reduces gradients in every backward pass of a step."""
     if not context.is_training:
-        return
+        raise NotRecordedError("no backward pass or optimizer in the recording")
     found = context.rows(_reductions)
     if found.empty:
         raise NotRecordedError("no gradient reductions with a known size")

@@ -54,7 +54,7 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
             else one
             for one in found
         ]
-    if context.share(_idle(context, _HOST_CAUSES)) < _MIN_IDLE_RATIO:
+    if not len(context.steps) or context.share(_idle(context, _HOST_CAUSES)) < _MIN_IDLE_RATIO:
         return list(found)
     path = union_by_device(context.ranks.each(_computing_on_path))
     return [_hidden_off_path(one, path) if _saves_in_step(one) else one for one in found]

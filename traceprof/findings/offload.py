@@ -37,7 +37,7 @@ _MIN_STEPS_RATIO: Final = 0.5
 def offloaded_optimizer(context: Context) -> Iterator[Finding]:
     """Find steps that copy gradients to the CPU and then copy parameters back to the GPU."""
     if not context.is_training:
-        return
+        raise NotRecordedError("no backward pass or optimizer in the recording")
     if not len(context.steps):
         raise NotRecordedError("no steps are marked")
     found = context.rows(_returns)
