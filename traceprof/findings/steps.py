@@ -14,7 +14,7 @@ from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.excess import ExcessCause, find_cause
 from traceprof.findings.kernel_times import largest, summed, times_of
-from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.findings.rules import STEPS, SUBJECTS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of, owner_of
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP, launching_spans
@@ -125,8 +125,14 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     text, values = _words_on_main(main)
     allocating = [*_notes_on_allocator(table, slow, context.kinds == USUAL)]
     restarts = _note_on_restarts(context, slow)
+    # The search for algorithms waits for its kernels.
+    is_open = main is None or main.cause is None or main.cause.subject in _SEARCHING
+    smaller = _note_on_batches(table, slow, context.kinds == USUAL) if is_open else ()
+    smaller = () if restarts else smaller
     if restarts and main is None:
         text, values = ", mostly due to the start of a pass over the DataLoader", {}
+    if smaller:
+        text, values = ", although their batches are smaller (new shapes)", {}
     yield Finding(
         title=Note.of(
             (single if len(worst) == 1 else several)
@@ -146,9 +152,12 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             *(reason.note for reason in reasons),
             *notes_on_machine(table, slow, context.kinds == USUAL),
             *restarts,
+            *smaller,
         ),
         action=_KEEP_WORKERS
         if restarts
+        else _DROP_LAST
+        if smaller
         else main.cause.advice(context)
         if main and main.cause
         else _advice_on_slow(set(table["grown_phase"][slow].tolist())),
@@ -167,6 +176,41 @@ _KEEP_WORKERS: Final = (
     "Keep the workers between epochs (`DataLoader(persistent_workers=True)`): then no epoch starts "
     "new processes. Or iterate over several epochs in one pass."
 )
+
+
+_DROP_LAST: Final = (
+    "Skip the last, smaller batch of each epoch (`DataLoader(drop_last=True)`), or pad it. New "
+    "shapes start a search for algorithms (`torch.backends.cudnn.benchmark`) or compile again "
+    "(`torch.compile`)."
+)
+_SEARCHING: Final = ("", SUBJECTS["synchronizing"])
+_MAX_SMALLER_RATIO: Final = 0.95
+_BATCH_SIZES: Final = ("samples_count", "h2d_bytes")
+
+
+def _note_on_batches(
+    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]
+) -> tuple[Note, ...]:
+    """Return a note if most slow steps have smaller batches than every usual step.
+
+    The size is the number of samples; if it is unknown, the bytes that are copied to the GPU.
+    """
+    name = next((n for n in _BATCH_SIZES if n in table and (table[n] > 0).any()), "")
+    if not name:
+        return ()
+    sizes, of_usual = table[name][slow], table[name][usual]
+    smaller = sizes[(sizes > 0) & (sizes < _MAX_SMALLER_RATIO * of_usual.min(initial=np.inf))]
+    if 2 * len(smaller) <= len(slow) or not np.isfinite(of_usual).all():
+        return ()
+    unit = "count} samples" if name == "samples_count" else "bytes} for the GPU"
+    return (
+        Note.of(
+            f"{{n:count}} of these steps have {{size:{unit} instead of {{typical:{unit}",
+            n=len(smaller),
+            size=float(np.median(smaller)),
+            typical=float(np.median(of_usual)),
+        ),
+    )
 
 
 def _note_on_restarts(context: Context, slow: npt.NDArray[np.int64]) -> tuple[Note, ...]:
