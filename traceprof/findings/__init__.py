@@ -32,6 +32,7 @@ from traceprof.findings import (
     slow_ranks,
     stalls,
     steps,
+    uneven_links,
 )
 from traceprof.findings.binding import mark_hidden_savings
 from traceprof.findings.context import Context
@@ -70,6 +71,7 @@ RULES: Final[Registry[Rule]] = Registry(
         input_bound.input_bound,
         managed.managed_memory,
         offload.offloaded_optimizer,
+        uneven_links.uneven_links,
         copies.slow_link,
         copies.pageable_copies,
         copies.unpinned_memory,
