@@ -67,8 +67,8 @@ def uneven_links(context: Context) -> Iterator[Finding]:
                 ),
             ),
             action="Run each rank on the CPU socket of its GPU: `nvidia-smi topo -m` shows the "
-            "NUMA node, `numactl --cpunodebind=NODE --membind=NODE` selects it. Or check the PCIe link "
-            "(`nvidia-smi -q -d PCIE`).",
+            "NUMA node, `numactl --cpunodebind=NODE --membind=NODE` selects it. Or check the PCIe "
+            "link (`nvidia-smi -q -d PCIE`).",
             caveat="GPUs behind one switch share its link.",
             window=context.longest_row(copies.take(np.isin(copies["device"], slow))),
         )
