@@ -125,6 +125,7 @@ _AMD_WORDS: Final = (
     ("NVTX", "ROCTX"),
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
+    ("nvidia-smi topo -m", "rocm-smi --showtoponuma"),
     (
         "nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1",
         "watch -n 1 rocm-smi --showclocks --showpower --showtemp",
