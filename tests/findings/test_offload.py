@@ -18,6 +18,7 @@ def training(
     sent: int = 200 * MB,
     in_backward: bool = False,
     activations: bool = False,
+    has_gloo: bool = False,
     steps: tuple[int, ...] = tuple(range(10)),
 ) -> Trace:
     """Return 10 steps: 50 ms GEMMs, 10 ms copies to the CPU, 40 ms Adam there, 10 ms back.
@@ -50,6 +51,8 @@ def training(
             copy("d2h", now + 20 * US, size, 1000 if in_backward else saved, now + 6 * US)
             now += 20 * US + size
             builder.host_op("DeepSpeedCPUAdam.step", now, now + 40 * MS)
+            if has_gloo:
+                builder.collective("all_reduce", now, now + 30 * MS, n_bytes=saved, backend="gloo")
             now += 40 * MS
             copy("h2d", now + 10 * US, 10 * MS, sent, now)
             now += 10 * MS + 10 * US
@@ -89,8 +92,9 @@ def test_the_gpu_waits_for_the_cpu(in_backward: bool, waits_ms: float) -> None:
         training(sent=50 * MB),
         training(activations=True),
         training(steps=(3, 7)),
+        training(has_gloo=True),
     ],
-    ids=["large batches", "nothing returns", "metrics", "activations", "in few steps"],
+    ids=["large batches", "nothing returns", "metrics", "activations", "in few steps", "gloo"],
 )
 def test_other_copies_are_no_optimizer(trace: Trace) -> None:
     assert finding(trace) is None

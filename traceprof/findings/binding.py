@@ -66,7 +66,7 @@ _BEHIND_LOADER: Final = (
 )
 _OFF_PATH: Final = (
     "{share:ratio} of this time is not on the critical path: the CPU determines the step time, so "
-    "shorter kernels alone save nothing"
+    "shorter kernels alone save little"
 )
 
 

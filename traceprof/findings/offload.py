@@ -12,6 +12,7 @@ from traceprof.findings.claims import Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import TRANSFERS, Finding, rule
+from traceprof.measures.host.states import host_communication
 from traceprof.measures.rows import bounds, rows_by, sums_at
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -84,7 +85,7 @@ def _returns(trace: Trace) -> Table:
     Columns: device, start_ns and end_ns (from the last matrix product before the wait to the first
     one after it), saved_bytes, and sent_bytes. Between two matrix products, a copy to the CPU is
     followed by copies to the GPU with at least half of the bytes that were copied to the CPU since
-    the last such wait.
+    the last such wait, and the CPU communicates with no other rank.
     """
     kernels, copies = trace.whole.kernels, trace.whole.copies
     is_matrix = kernels["activity"].isin(tuple(activity.value for activity in MATRIX_WORK))
@@ -93,7 +94,12 @@ def _returns(trace: Trace) -> Table:
     for device, rows in rows_by(copies, "device").items():
         if device in rows_of:
             found.append(_waits(matrix.take(rows_of[device]), copies.take(rows)))
-    return Table.stacked(found)
+    waits = Table.stacked(found)
+    # gloo and MPI copy gradients to the CPU and back, too.
+    communicates = Intervals.empty()
+    for time in host_communication(trace.whole).values():
+        communicates |= time
+    return waits.take(communicates.covered_ns(*bounds(waits)) == 0)
 
 
 def _waits(matrix: Table, copies: Table) -> Table:
