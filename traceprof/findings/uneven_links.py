@@ -34,9 +34,12 @@ def uneven_links(context: Context) -> Iterator[Finding]:
     if len(context.devices) < 2:
         raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
     pinned = context.copies(are_large_and_pinned)
-    for direction in _DIRECTIONS:
-        copies = pinned.take(pinned["direction"] == direction)
-        rates = _rates(copies)
+    by_direction = {way: pinned.take(pinned["direction"] == way) for way in _DIRECTIONS}
+    rates_of = {direction: _rates(copies) for direction, copies in by_direction.items()}
+    if max(map(len, rates_of.values())) < 2:
+        raise NotRecordedError("no large copies of pinned memory on several GPUs")
+    for direction, rates in rates_of.items():
+        copies = by_direction[direction]
         fastest = max(rates.values(), default=0.0)
         slow = sorted(d for d, rate in rates.items() if rate < _MAX_SLOW_RATIO * fastest)
         if not slow:
