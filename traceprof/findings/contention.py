@@ -119,9 +119,8 @@ def contention_with_copies(context: Context) -> Iterator[Finding]:
 
 
 SPREAD_COPIES: Final = (
-    "Copy less at a time in the background (for example, an asynchronous checkpoint in pieces over "
-    "more steps), save less often, or save each shard on one rank only. Use pinned memory, so that "
-    "a copy engine copies the data."
+    "Copy less at a time: spread an asynchronous checkpoint over more steps. Save less often, or "
+    "save each shard on one rank only. Use pinned memory, so that a copy engine copies the data."
 )
 """Advice on asynchronous copies that slow kernels down."""
 
