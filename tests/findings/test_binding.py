@@ -50,6 +50,12 @@ def test_workers_of_a_loader_hide_other_savings() -> None:
     assert place == 1
 
 
+def test_other_processes_may_load_the_data() -> None:
+    found, _ = conversion(training(fetch="data loading"))
+    assert found.kind == "bounded"
+    assert "if other processes load the data" in found.evidence[0]
+
+
 def test_a_loader_that_keeps_up_hides_nothing() -> None:
     found, place = conversion(training(wait_ms=0))
     assert (found.kind, place) == ("measured", 0)

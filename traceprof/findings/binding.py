@@ -13,7 +13,6 @@ from traceprof.findings.rules import SettledFinding
 from traceprof.measures.device.times import devices_at_work, devices_of_processes
 from traceprof.measures.idle.losses import DRAINED, idle_times
 from traceprof.measures.path.path import find_path
-from traceprof.measures.rows import are_named
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
@@ -32,7 +31,8 @@ _NOT_IN_STEP: Final = (
     "load_imbalance",
 )
 """Rules whose savings a loader does not limit."""
-_WORKERS: Final = re.compile(r"_MultiProcessingDataLoaderIter")
+_WORKERS: Final = "_MultiProcessingDataLoaderIter"
+_LOADERS: Final = re.compile(rf"{_WORKERS}|_SingleProcessDataLoaderIter")
 _IN_STEP: Final = (ClaimKind.LOST, ClaimKind.COMPUTE)
 
 
@@ -40,34 +40,48 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     """Return ``found`` with the savings that other work hides as bounds with the reason.
 
     If the loop waits for the workers of its loader, the loader determines the step time: other
-    savings only lengthen the wait. If the kernels of a finding are mostly not on the critical path,
-    the CPU determines the step time: faster kernels only lengthen the idle time.
+    savings only lengthen the wait. Names of ranges show the kind of the loader. If the kernels of a
+    finding are mostly not on the critical path, the CPU determines the step time: faster kernels
+    only lengthen the idle time.
     """
     saving = [one for one in found if _saves_in_step(one)]
     if not saving:
         return list(found)
-    if _waits_for_workers(context):
-        waiting = context.share(_idle(context, ("data",)))
-        return [
-            _hidden(one, Note.of(_BEHIND_LOADER, share=waiting))
-            if _saves_in_step(one) and one.rule.name not in _NOT_IN_STEP
-            else one
-            for one in found
-        ]
+    if _waits_for_data(context):
+        loaders = set[str]().union(*context.ranks.each(_loaders))
+        share = context.share(_idle(context, ("data",)))
+        if loaders == {_WORKERS}:
+            reason = Note.of(_BEHIND_WORKERS, share=share)
+            return [_hidden(one, reason) if _is_behind_loader(one) else one for one in found]
+        if not loaders:
+            reason = Note.of(_BEHIND_LOADER, share=share)
+            found = [
+                replace(_hidden(one, reason), is_hidden=False) if _is_behind_loader(one) else one
+                for one in found
+            ]
     if not len(context.steps) or context.share(_idle(context, _HOST_CAUSES)) < _MIN_IDLE_RATIO:
         return list(found)
     path = union_by_device(context.ranks.each(_computing_on_path))
     return [_hidden_off_path(one, path) if _saves_in_step(one) else one for one in found]
 
 
-_BEHIND_LOADER: Final = (
+_BEHIND_WORKERS: Final = (
     "the loop waits for the DataLoader workers ({share:ratio} of step time), so this change saves "
     "time only after data loading is faster"
+)
+_BEHIND_LOADER: Final = (
+    "the loop waits for data ({share:ratio} of step time): if other processes load the data, this "
+    "change saves time only after data loading is faster"
 )
 _OFF_PATH: Final = (
     "{share:ratio} of this time is not on the critical path: the CPU determines the step time, so "
     "shorter kernels alone save little"
 )
+
+
+def _is_behind_loader(settled: SettledFinding) -> bool:
+    """Return whether a slow loader can hide the saving of a finding."""
+    return _saves_in_step(settled) and settled.rule.name not in _NOT_IN_STEP
 
 
 def _saves_in_step(settled: SettledFinding) -> bool:
@@ -105,21 +119,19 @@ def _idle(context: Context, causes: Iterable[str]) -> Claim:
     return Claim({device: time & context.typical for device, time in times.items()})
 
 
-def _waits_for_workers(context: Context) -> bool:
-    """Return whether all GPUs wait for data, and workers load it."""
-    if not context.devices or not all(context.ranks.each(_has_workers)):
-        return False
-    waiting = _idle(context, ("data",))
-    return all(
-        waiting.times.get(device, Intervals.empty()).total_ns
-        >= _MIN_WAITING_RATIO * context.typical.total_ns
-        for device in context.devices
+def _waits_for_data(context: Context) -> bool:
+    """Return whether all GPUs wait for data."""
+    waiting, nothing = _idle(context, ("data",)).times, Intervals.empty()
+    least_ns = _MIN_WAITING_RATIO * context.typical.total_ns
+    return len(context.devices) > 0 and all(
+        waiting.get(device, nothing).total_ns >= least_ns for device in context.devices
     )
 
 
-def _has_workers(part: Trace) -> bool:
-    """Return whether the ranges of a trace name a DataLoader with workers."""
-    return any(are_named(t["name"], _WORKERS).any() for t in (part.ranges, part.host_ops))
+def _loaders(part: Trace) -> set[str]:
+    """Return the kinds of DataLoader iterators that the ranges of a trace name."""
+    names = [text for t in (part.ranges, part.host_ops) for text in t["name"].distinct()]
+    return {found[0] for found in map(_LOADERS.search, names) if found}
 
 
 def _computing_on_path(part: Trace) -> Times:
