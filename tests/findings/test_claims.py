@@ -82,7 +82,9 @@ def test_idle_time_in_slow_steps_is_of_the_slow_steps_alone(is_default: bool) ->
 def test_grounds_are_apart() -> None:
     ledger = Ledger({claim_kind: {0: Intervals.single(0, 100)} for claim_kind in ClaimKind})
     everything = Intervals.single(0, 1000)
-    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in ClaimKind] == [100] * 4
+    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in ClaimKind] == [
+        100
+    ] * len(ClaimKind)
 
 
 @cache

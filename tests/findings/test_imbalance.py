@@ -25,7 +25,7 @@ _LATE = (2, 1, 3, 0, 0, 0, 2, 0, 1, 0, 0, 3)
 _NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 
-def job(work: Work, n_ranks: int = 4, n_steps: int = 12) -> Ranks:
+def job(work: Work, n_ranks: int = 4, n_steps: int = 12, kernel: str = "gemm") -> Ranks:
     """Return ranks whose steps are the work, an all-reduce that ends with the last, and 1 ms."""
     builders = [TraceBuilder() for _ in range(n_ranks)]
     now = 0
@@ -40,7 +40,7 @@ def job(work: Work, n_ranks: int = 4, n_steps: int = 12) -> Ranks:
             begin = now + idle
             builder.step(now, end + MS, step, **own)
             builder.kernel(
-                "gemm", begin, begin + ns, launched_ns=(now + 1, now + 2), shape=shape, **placed
+                kernel, begin, begin + ns, launched_ns=(now + 1, now + 2), shape=shape, **placed
             )
             key = 9000 + step
             call = {"n_bytes": 4_000_000, "group_size": n_ranks, "correlation": key, **own}
@@ -65,6 +65,26 @@ def of_rules(of: Ranks | Trace) -> dict[str, Found]:
 
 def uneven(rank: int, step: int) -> tuple[int, int, int]:
     return (0, 60 * MS, 96) if rank == _LATE[step] else (0, 20 * MS, 32)
+
+
+@pytest.mark.parametrize("kernel", ["grouped_gemm_persistent", "gemm"])
+def test_experts_with_more_tokens_are_named(kernel: str) -> None:
+    """Grouped GEMMs have one block per SM, so the grid does not show the number of tokens."""
+    is_expert = kernel != "gemm"
+
+    def in_turn(rank: int, step: int) -> tuple[int, int, int]:
+        return 0, (60 if rank == _LATE[step] else 20) * MS, 132
+
+    def of_rank_2(rank: int, step: int) -> tuple[int, int, int]:
+        return 0, (60 if rank == 2 else 20) * MS, 132
+
+    turns = of_rules(job(in_turn, kernel=kernel))["load_imbalance"]
+    assert turns.title.endswith("(uneven load of experts)") == is_expert
+    always = of_rules(job(of_rank_2, kernel=kernel))["straggler"]
+    for found in (turns, always):
+        assert ("capacity factor" in found.action) == is_expert
+        assert ("clocks" in found.action) != is_expert
+        assert any("grouped GEMMs" in note for note in found.evidence) == is_expert
 
 
 def test_uneven_batches_are_an_imbalance_and_nobody_is_blamed() -> None:

@@ -60,3 +60,31 @@ def test_idle_periods_are_counted() -> None:
         builder.kernel("k", at + 55 * US, at + 75 * US, launched_ns=(at, at + 55 * US))
     (found,) = [own for own in findings_of(builder.build()) if own.rule == "launch_bound"]
     assert found.evidence[2] == "100 idle periods (mean 45.00 µs)"
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "part"),
+    [
+        ("tokenize", "Short CPU work between launches", "other code"),
+        ("aten::mul", MANY, "operators"),
+        ("", MANY, "not recorded"),
+    ],
+)
+def test_the_cpu_work_between_launches_is_named(name: str, title: str, part: str) -> None:
+    builder = TraceBuilder().device(0, "NVIDIA H100")
+    for i in range(100):
+        at = 100 * US * i
+        if name.startswith("aten"):
+            builder.host_op(name, at, at + 90 * US)
+        elif name:
+            builder.range(name, at, at + 80 * US)
+        called = (at + 81 * US, at + 86 * US)
+        builder.kernel("k", at + 88 * US, at + 98 * US, launched_ns=called)
+    (found,) = [one for one in findings_of(builder.build()) if one.rule == "launch_bound"]
+    assert found.title.startswith(title)
+    work = [note for note in found.evidence if note.startswith("CPU work in this idle time")]
+    assert bool(work) == bool(name) or "launch calls" in work[0]
+    if name:
+        assert any(f"{part} 9" in note or f"{part} 8" in note for note in work)
+    assert any("tokenize" in note for note in found.evidence) == (name == "tokenize")
+    assert found.action.startswith("Move the code") == (name == "tokenize")

@@ -312,15 +312,18 @@ def test_small_kernels() -> None:
     assert finding.evidence[0] == "8 small kernels (88.9% of all kernels)"
 
 
-def test_pointwise_kernels_in_a_row_could_be_fused() -> None:
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_pointwise_kernels_in_a_row_could_be_fused(is_mixed: bool) -> None:
     builder = TraceBuilder().kernel("gemm", 0, 50 * US)
     # 10, 20, 10, 5 and 5: as long as the longest; of two and two (10 + 20, 10 + 5) 15 are saved.
+    # Kernels of one name can work on different tensors, so they are no sure pairs.
     for start, end in ((50, 60), (60, 80), (80, 90), (90, 95), (95, 100)):
-        builder.kernel("elementwise_kernel", start * US, end * US)
+        name = "elementwise_kernel<add>" if start in (60, 90) else "elementwise_kernel"
+        builder.kernel(name if is_mixed else "elementwise_kernel", start * US, end * US)
     finding = found(builder.build())["fusable_kernels"]
     assert finding.title.startswith("Unfused elementwise kernels take 50.0% of the analyzed time")
     assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
-    assert finding.range_ns == (15 * US, 40 * US)
+    assert finding.range_ns == (15 * US if is_mixed else 0, 40 * US)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +404,8 @@ def test_a_fused_optimizer_is_fine() -> None:
 def test_matrix_work_in_32_bits(device: str, kernel: str, saved: float, action: str) -> None:
     builder = TraceBuilder().device(0, device).kernel("at::native::x", 50 * US, 100 * US)
     finding = found(builder.kernel(kernel, 0, 50 * US).build())["precision"]
-    assert finding.saving_ratio == pytest.approx(0.5 * saved, rel=1e-3)
+    # 16-bit kernels gain 80% of the peak speedup, which would save ``saved``.
+    assert finding.saving_ratio == pytest.approx(0.5 * (1 - (1 - saved) / 0.8), rel=1e-3)
     assert finding.kind == "estimated"
     assert finding.action.startswith(f"Compute in {action}")
     others = {

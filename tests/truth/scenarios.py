@@ -156,9 +156,9 @@ def against(name: str, rules: Sequence[str], also: Sequence[str] = (), **more: A
     return Scenario(name, one(replace(HEALTHY, **more)), tuple(rules), one(HEALTHY), tuple(also))
 
 
-def occasional(name: str, occasion: str, **more: Any) -> Scenario:
+def occasional(name: str, occasion: str, *also: str, **more: Any) -> Scenario:
     """Return the healthy loop with something that is done in a few of its steps."""
-    own = against(name, (), (), **more)
+    own = against(name, (), also, **more)
     return replace(own, occasion=occasion)
 
 
@@ -434,12 +434,13 @@ SCENARIOS: Final = (
     ),
     against("input_wait_in_a_data_range", ["input_bound"], fetch=lambda m, _: m.work(WAIT)),
     against("input_wait_for_workers", ["input_bound"], before=_wait_for_workers),
-    occasional("checkpoint_every_10_steps", "checkpoint", after=_checkpoint),
+    occasional("checkpoint_every_10_steps", "checkpoint", "checkpoint_stalls", after=_checkpoint),
     occasional("validation_every_10_steps", "evaluation", after=_validate),
     occasional("compile_in_step_3", "compiling", inside=_compile),
     Scenario(
         "checkpoint_of_rank_0",
         several(lambda r: parallel(4, after=_checkpoint if r == 0 else nothing), 4),
+        also=("checkpoint_stalls",),
         healthy=several(lambda _: parallel(4), 4),
         occasion="checkpoint",
     ),

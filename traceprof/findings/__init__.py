@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from traceprof.findings import (
+    accumulation,
+    checkpoints,
     communication,
     contention,
     copies,
@@ -23,19 +25,23 @@ from traceprof.findings import (
     kernels,
     launches,
     managed,
+    offload,
     optimizer,
     pipeline,
     recomputation,
     slow_ranks,
     stalls,
     steps,
+    uneven_links,
 )
+from traceprof.findings.binding import mark_hidden_savings
 from traceprof.findings.context import Context
 from traceprof.findings.rules import (
     Finding,
     Rule,
     SettledFinding,
     apply_rules,
+    by_saving,
     losses_claimed,
     subjects_with_losses,
 )
@@ -64,6 +70,8 @@ RULES: Final[Registry[Rule]] = Registry(
         communication.host_communication,
         input_bound.input_bound,
         managed.managed_memory,
+        offload.offloaded_optimizer,
+        uneven_links.uneven_links,
         copies.slow_link,
         copies.pageable_copies,
         copies.unpinned_memory,
@@ -74,11 +82,14 @@ RULES: Final[Registry[Rule]] = Registry(
         host.host_code,
         optimizer.looped_optimizer,
         launches.launch_bound,
+        accumulation.reduced_micro_steps,
         communication.collective_waits,
         communication.small_buckets,
         communication.exposed_communication,
         contention.contention,
+        contention.contention_with_copies,
         drift.slower_steps,
+        checkpoints.checkpoint_stalls,
         steps.slow_steps,
         steps.warmup,
         recomputation.recomputation,
@@ -109,8 +120,8 @@ SPEC: Final = ResultSpec.of("""
     same saving_ns: time that could be saved per base
     same min_saving_ns: lower end of the range of an estimated saving
     same max_saving_ns: upper end of the range of an estimated saving
-    same base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
-        mean step with slow steps
+    same base: reference of saving_ns: a step, an iteration, the window, the mean step with slow
+        steps, or the mean step with checkpoints
     same base_ns: length of the base
     same measured_ratio: saving that `traceprof try --from` measured for this advice
     same one_time_ns: one-time cost, if the cost does not recur in each step
@@ -123,7 +134,8 @@ SPEC: Final = ResultSpec.of("""
     same show: the analysis with more details
     same ncu: command that profiles the longest launch of the main kernel with Nsight Compute; the
         launch number counts from the start of the recording
-    same claim_kind: type of the claimed time: lost, compute, slow steps, or slower steps
+    same claim_kind: type of the claimed time: lost, compute, slow steps, slower steps, or periodic
+        costs
     same is_minor: the finding covers less than 1% of the time and is not on the page
     table losses: one row per part of the analyzed GPU time that is not compute; together with
         compute, the parts add up to the analyzed GPU time
@@ -159,7 +171,8 @@ SPEC: Final = ResultSpec.of("""
 def measure_findings(ranks: Ranks) -> Result:
     """Return the result of all rules for a run."""
     context = Context(ranks)
-    found, not_checked = apply_rules(context, RULES)
+    settled, not_checked = apply_rules(context, RULES)
+    found = by_saving(mark_hidden_savings(context, settled))
     losses = losses_claimed(context, found)
     rows: dict[str, list[dict[str, object]]] = {
         "findings": [_row(settled) for settled in found],

@@ -48,6 +48,7 @@ class ClaimKind(StrEnum):
     COMPUTE = "compute"
     SLOW = "slow steps"
     DRIFT = "slower steps"  # the growth of lost time and compute; it has no times of its own
+    PERIODIC = "periodic costs"  # the excess of steps with a checkpoint; it has no times of its own
 
 
 class Kind(StrEnum):
@@ -61,6 +62,15 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Excess:
+    """The time of a claim without times of its own: a share of a base of ``base_ns``."""
+
+    base: str
+    base_ns: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """Time that a finding claims, and the ratio of it (0 to 1) that could be saved.
 
@@ -68,6 +78,7 @@ class Claim:
     count the rest, and no other finding can claim the rest. ``saved_ratio`` is the ratio of the
     attributed time that could be saved. ``between`` is the range of ``saved_ratio`` for an estimate
     (None: no range). The upper end may exceed 1 if other time shrinks as well.
+    ``excess`` replaces ``times`` in claims of `ClaimKind.PERIODIC`.
     """
 
     times: Times
@@ -75,6 +86,7 @@ class Claim:
     saved_ratio: float = 1.0
     between: tuple[float, float] | None = None
     attributed_ratio: float = 1.0
+    excess: Excess | None = None
 
     @property
     def total_ns(self) -> int:
@@ -134,7 +146,7 @@ class Ledger:
         taken = []
         for claim in claims:
             unclaimed = self.unclaimed(claim)
-            free = self._free[claim.claim_kind]
+            free = self._free.get(claim.claim_kind, {})
             for device, time in unclaimed.times.items():
                 free[device] = kept_on_disk(free[device]() - time)
             taken.append(unclaimed)

@@ -283,14 +283,18 @@ class Context:
 
     def base_of_claims(self, claims: Iterable[Claim]) -> tuple[str, float]:
         """Return the name of the base of ``claims`` and its length in ns."""
-        if any(claim.claim_kind is ClaimKind.SLOW for claim in claims):
-            return LOOP_STEP, self.loop_step_ns
-        if any(claim.claim_kind is ClaimKind.DRIFT for claim in claims):
-            return _BASES[STEP], self.base.step_ns
-        return _BASES[self.base.unit], self.base.unit_ns
+        first = next(iter(claims), None)
+        if first is None or first.claim_kind in (ClaimKind.LOST, ClaimKind.COMPUTE):
+            return _BASES[self.base.unit], self.base.unit_ns
+        if first.excess is not None:
+            return first.excess.base, first.excess.base_ns
+        is_slow = first.claim_kind is ClaimKind.SLOW
+        return (LOOP_STEP, self.loop_step_ns) if is_slow else (_BASES[STEP], self.base.step_ns)
 
     def claimed_ratio(self, claim: Claim) -> float:
         """Return ``claim`` as a share of its base; for slow steps and drift, only their excess."""
+        if claim.excess is not None:
+            return claim.excess.ratio
         if claim.claim_kind in (ClaimKind.SLOW, ClaimKind.DRIFT):
             return self.slow_ratio if claim.claim_kind is ClaimKind.SLOW else self.drift_ratio
         return self.share(claim) * claim.attributed_ratio
@@ -317,8 +321,7 @@ class Context:
     def copies(self, choose: CopyFilter) -> Table:
         """Return the copies that start in the typical time and for which ``choose`` returns True.
 
-        The table has two more columns for the call that made each copy: ``api`` (its name, "" if
-        unknown) and ``call_ns`` (its duration).
+        The table also has ``api`` (the call that made the copy, "" if unknown) and ``call_ns``.
         """
         return self.rows(_copies_in, self.typical, choose)
 
@@ -369,10 +372,9 @@ class Context:
         if not names or self.software.vendor is Vendor.AMD:
             return ""
         found = self.ranks.each(longest_launch, largest(names, 1)[0][0], self.typical)
-        launches = [launch for launch in found if launch is not None]
-        if not launches:
+        longest = max(filter(None, found), key=lambda launch: launch.duration_ns, default=None)
+        if longest is None:
             return ""
-        longest = max(launches, key=lambda launch: launch.duration_ns)
         program = recorded_program(self.ranks.table("environment"))
         return ncu_command(longest.function, longest.skip, program)
 
@@ -395,9 +397,8 @@ class Context:
     ) -> Note:
         """Return a note on a count: the mean per step and device, or the total without steps.
 
-        ``words`` follow the number and ``more`` ends the note. Both may contain placeholders for
-        ``values``, as notes do. ``is_of_host``: the rows are host events. The host runs ahead of
-        the devices, so the events of one step may be before all device steps.
+        ``words`` and ``more`` follow the number, with placeholders for ``values``. ``is_of_host``:
+        the rows are host events, which may be before all device steps: the host runs ahead.
         """
         if not len(self.steps):
             return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
@@ -414,8 +415,7 @@ class Context:
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
         """Return a note on a time: the mean over devices, per step if steps are known.
 
-        ``before`` and ``after`` are the words around the time. Both may contain placeholders for
-        ``values``.
+        ``before`` and ``after`` are words with placeholders for ``values``.
         """
         places, per = self._per_step
         if not len(self.steps):

@@ -397,7 +397,7 @@ def _direction_notes(context: Context, copies: Table) -> Iterator[Note]:
 )
 def slow_link(context: Context) -> Iterator[Finding]:
     """Find copies of pinned memory that are much slower than the interconnect."""
-    pinned = context.copies(_are_large_and_pinned)
+    pinned = context.copies(are_large_and_pinned)
     if pinned.empty:
         raise NotRecordedError("no large copies of pinned memory in the analyzed time")
     usual, why = usual_rate(context)
@@ -432,8 +432,8 @@ def slow_link(context: Context) -> Iterator[Finding]:
         )
 
 
-def _are_large_and_pinned(copies: Table) -> Bools:
-
+def are_large_and_pinned(copies: Table) -> Bools:
+    """Return which copies are large, between CPU and GPU, and of pinned memory."""
     is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 

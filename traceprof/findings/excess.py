@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
+from traceprof.findings.contention import BESIDE_COPIES, SPREAD_COPIES, host_copies
 from traceprof.findings.context import Context
 from traceprof.findings.host import advice_on_call
 from traceprof.findings.rules import SUBJECTS
 from traceprof.findings.stalls import subject_and_advice
 from traceprof.measures.composition import COLLECTIVE, KERNEL, REST, composition_of_devices
-from traceprof.measures.device.times import devices_of_processes
+from traceprof.measures.device.times import device_times, devices_of_processes
 from traceprof.measures.idle.charges import NOTHING
 from traceprof.model.activity import BUSY_PARTS, IDLE
 from traceprof.model.grouping import grouped_by
@@ -37,6 +38,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "(`pin_memory=True`), with `non_blocking=True` on a separate stream.",
     SUBJECTS["exposed_communication"]: "Find out in these steps which rank is late, or whether the "
     "network is slow (`traceprof explain TRACE slowest`).",
+    BESIDE_COPIES: f"Copies between CPU and GPU slow the kernels of these steps. {SPREAD_COPIES}",
 }
 """Advice on work in slow steps, by subject."""
 _COMPARE_KERNELS: Final = (
@@ -71,6 +73,8 @@ class ExcessCause:
         """The evidence, with the placeholders cause (the names) and cause_ns."""
         if self.part == IDLE:
             return "the CPU is in {cause} while the GPU is idle (+{cause_ns:ns})"
+        if self.subject == BESIDE_COPIES:
+            return "{cause} during copies between CPU and GPU (+{cause_ns:ns})"
         if self.kind in (KERNEL, COLLECTIVE):
             return "{cause} (+{cause_ns:ns})"
         return "copies: {cause} (+{cause_ns:ns})"
@@ -104,6 +108,38 @@ def find_cause(
     lengths = usual["device_end_ns"] - usual["device_start_ns"]
     row = usual.row(int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2]))
     reference = TimeWindow(row["device_start_ns"], row["device_end_ns"])
+    cause = _find_largest(context, process, (row, reference), window, excess_ns)
+    if cause is None or cause.part != _COMPUTE:
+        return cause
+    before, after = (sum(context.ranks.each(_copying_ns, process, w)) for w in (reference, window))
+    is_beside = after - before >= _MIN_EXPLAINED_RATIO * excess_ns
+    return replace(cause, subject=BESIDE_COPIES) if is_beside else cause
+
+
+def _copying_ns(trace: Trace, process: int, window: TimeWindow) -> int:
+    """Return the compute time of the devices of a process in which copies to or from the CPU run.
+
+    The time is a mean over the devices.
+    """
+    times, copies = device_times(trace.whole), host_copies(trace.whole)
+    devices = devices_of_processes(trace.whole).get(process, ())
+    both = [
+        (times[device].compute & copies[device]).clip(window.start_ns, window.end_ns).total_ns
+        for device in devices
+        if device in copies and device in times
+    ]
+    return sum(both) // max(1, len(both))
+
+
+def _find_largest(
+    context: Context,
+    process: int,
+    usual: tuple[dict[str, Any], TimeWindow],
+    window: TimeWindow,
+    excess_ns: float,
+) -> ExcessCause | None:
+    """Return the work with most of the excess; ``usual`` is a usual step and its device time."""
+    row, reference = usual
     on_host = TimeWindow(row["start_ns"], row["end_ns"])
     wide = set[str]().union(*context.ranks.each(_wide_names, process, on_host))
     rows = _with_subjects(context, _growth(context, process, reference, window))

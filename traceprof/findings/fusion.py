@@ -75,8 +75,8 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
         kind=Kind.ESTIMATED,
         model=Note(
             "Each run of consecutive kernels becomes one kernel, which takes as long as the "
-            "longest. Lower bound: only pairs are fused. Upper bound: the longest kernel also "
-            "moves half as much data."
+            "longest. Lower bound: only pairs of different kernels are fused. Upper bound: the "
+            "longest kernel also moves half as much data."
         ),
         evidence=(
             context.counted(n_runs, "run(s) of consecutive kernels"),
@@ -104,8 +104,8 @@ class _Runs:
     """The runs of fusable kernels of a rank: count, length, savings, times, and time by name.
 
     ``saved_ns`` is the saving if each run takes as long as its longest kernel. ``of_pairs_ns`` is
-    the saving if only pairs are fused: the first and second kernel, the third and fourth, and so
-    on.
+    the saving if only pairs of different kernels are fused: the first and second kernel, the third
+    and fourth, and so on.
     """
 
     count: int
@@ -127,6 +127,9 @@ def _runs_of_rank(trace: Trace, typical: Intervals) -> _Runs:
     counts = np.diff(np.append(firsts, len(run)))
     position = np.arange(len(run)) - np.repeat(firsts, counts)
     second = np.flatnonzero(position % 2 == 1)
+    # Kernels with one name one after the other can work on different tensors (casts, optimizers).
+    names = kernels["name"].codes[order]
+    second = second[names[second] != names[second - 1]]
     longest = np.maximum.reduceat(lengths, firsts) if len(firsts) else lengths
     rows = kernels.select("start_ns", "end_ns", "device", "name", "activity").take(order)
 

@@ -383,6 +383,16 @@ def _kind_of(name: str) -> str:
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
 
 
+def is_call(name: str) -> bool:
+    """Return whether a name is a call of the driver or of a library."""
+    return _kind_of(name) in (_LAUNCHING, _DRIVER)
+
+
+def is_operator(name: str) -> bool:
+    """Return whether a name is an operator or a call."""
+    return _kind_of(name) in (_LAUNCHING, _DRIVER, _OPERATORS)
+
+
 def advice_on_call(name: str) -> str:
     """Return the advice on calls that launch kernels, of the driver, and on files; else ""."""
     kind = _kind_of(name)

@@ -11,7 +11,12 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
-from traceprof.findings.slow_ranks import attributed, devices_of_members, require_waiting
+from traceprof.findings.slow_ranks import (
+    BALANCE_EXPERTS,
+    attributed,
+    devices_of_members,
+    require_waiting,
+)
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.waits import waiting_of_members
 from traceprof.measures.ranks.groups import find_late_host_or_rack
@@ -30,7 +35,10 @@ from traceprof.model.results import Note
 _MIN_SHARE_RATIO: Final = 0.05
 _MIN_CAUSE_RATIO: Final = 0.5
 _MORE, _SLOWER, _OTHER = "more work", "the same work takes longer", "no compute"
+_EXPERTS: Final = "experts with more tokens"
+_WHY: Final = {_MORE: " (uneven batches)", _EXPERTS: " (uneven load of experts)"}
 _ACTIONS: Final = {
+    _EXPERTS: BALANCE_EXPERTS,
     _MORE: "Balance the work of the ranks in each step: sort or bucket the samples by length, give "
     "each rank the same number of tokens instead of samples, or pack sequences.",
     _SLOWER: "The ranks have the same work, but their GPUs take turns being slow. Check clocks, "
@@ -75,7 +83,7 @@ def load_imbalance(context: Context) -> Iterator[Finding]:
     yield Finding(
         title=Note.of(
             "Load imbalance: the ranks wait for the slowest rank of each step for {share:ratio} of "
-            "step time" + (" (uneven batches)" if kind is _MORE else ""),
+            "step time" + _WHY.get(kind, ""),
             share=share,
         ),
         claims=claims,
@@ -110,6 +118,8 @@ def _kind_of(cause: ImbalanceCause) -> str:
     """Return the cause with at least half of the extra time of the late ranks, or `_OTHER`."""
     more_ns, slower_ns = max(cause.more_ns, 0), max(cause.slower_ns, 0)
     whole_ns = more_ns + slower_ns + cause.other_ns
+    if cause.is_of_experts and more_ns + slower_ns >= _MIN_CAUSE_RATIO * whole_ns:
+        return _EXPERTS
     largest = max((more_ns, _MORE), (slower_ns, _SLOWER))
     return largest[1] if largest[0] >= _MIN_CAUSE_RATIO * whole_ns > 0 else _OTHER
 
@@ -117,12 +127,14 @@ def _kind_of(cause: ImbalanceCause) -> str:
 def _notes_on_cause(cause: ImbalanceCause, kind: str, n_steps: int) -> Iterator[Note]:
     """Yield notes on what the late ranks take longer for, per step with a late rank."""
     values = {_MORE: cause.more_ns, _SLOWER: cause.slower_ns, _OTHER: cause.other_ns}
+    values[_EXPERTS] = cause.more_ns + cause.slower_ns
     texts = {
+        _EXPERTS: "the experts of the late rank (grouped GEMMs) take {extra:ns} longer per step",
         _MORE: "the late rank runs {extra:ns} more work per step (more thread blocks or kernels)",
         _SLOWER: "the same kernels with the same grid take {extra:ns} longer per step on the late "
         "rank",
         _OTHER: "the late rank is {extra:ns} longer per step without compute than the other ranks",
     }
     yield Note.of(texts[kind], extra=values[kind] / n_steps)
-    if kind is _MORE and cause.example:
+    if kind in (_MORE, _EXPERTS) and cause.example:
         yield cause.example

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import ClaimKind, Kind
+from traceprof.findings.claims import ClaimKind, Kind, Times
 from traceprof.findings.context import Context
+from traceprof.findings.gaps import names_of_gaps, notes_on_names
+from traceprof.findings.host import is_call, is_operator
 from traceprof.findings.kernel_times import time_of_kernels
 from traceprof.findings.rules import GRAPHS, Finding, rule
 from traceprof.measures.host.launches import launch_table
+from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.losses import DRAINED, idle_times, within
 from traceprof.measures.rows import Ints, are_named, ints
 from traceprof.model.activity import Activity
@@ -25,6 +28,7 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _MIN_SHARE_RATIO: Final = 0.05
+_MIN_NAMED_RATIO: Final = 0.01
 _MAIN_RATIO: Final = 0.5
 _PAUSE_NS: Final = 1_000
 """The pause of a device between two kernels that are both launched already."""
@@ -87,14 +91,15 @@ def launch_bound(context: Context) -> Iterator[Finding]:
         )
         return
     median_ns = median_of_counted(lengths.values, counts)
+    shares = _shares_of_work(context, claim.times)
+    is_other = shares.get(_OTHER, 0.0) > _MAIN_RATIO and not is_slow
+    title = "Launch-bound: the GPU is idle between kernel launches for {share:ratio} of step time"
+    if is_slow:
+        title = "Slow launch calls leave the GPU idle for {share:ratio} of step time"
+    elif is_other:
+        title = "Short CPU work between launches: the GPU is idle for {share:ratio} of step time"
     yield Finding(
-        title=Note.of(
-            "Slow launch calls leave the GPU idle for {share:ratio} of step time"
-            if is_slow
-            else "Launch-bound: the GPU is idle between kernel launches for {share:ratio} of step "
-            "time",
-            share=share,
-        ),
+        title=Note.of(title, share=share),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=model,
@@ -106,12 +111,44 @@ def launch_bound(context: Context) -> Iterator[Finding]:
             context.counted(
                 n_pauses, "idle period(s)", " (mean {mean:ns})", mean=claim.total_ns / n_pauses
             ),
+            *_notes_on_work(shares),
+            *(notes_on_names(context, claim.times)[0][:1] if is_other else ()),
         ),
-        action=(_FASTER_CALLS if is_slow else "")
+        action=(_FASTER_CALLS if is_slow else _LESS_CODE if is_other else "")
         + (context.software.recorder.how_to("launch") or _fewer_launches(context)),
         caveat=f"{_CAVEAT} CUDA graphs do not support shapes that change in every step.",
         window=context.longest_gap("launch"),
     )
+
+
+_LESS_CODE: Final = "Move the code between the launches out of the loop, or make it faster. "
+_CALLS, _OPERATORS, _OTHER, _UNKNOWN = "launch calls", "operators", "other code", "not recorded"
+
+
+def _shares_of_work(context: Context, times: Times) -> dict[str, float]:
+    """Return the share of each kind of CPU work in the idle ``times``; {} without charges."""
+    charged, _ = names_of_gaps(context, times)
+    sums = dict.fromkeys((_CALLS, _OPERATORS, _OTHER, _UNKNOWN), 0)
+    for row in charged.rows():
+        if row["name"] == NOTHING:
+            kind = _UNKNOWN
+        elif is_call(row["name"]):
+            kind = _CALLS
+        else:
+            names = row["name"], row["operator"]
+            kind = _OPERATORS if any(map(is_operator, names)) else _OTHER
+        sums[kind] += row["ns"]
+    whole_ns = sum(sums.values())
+    return {kind: ns / whole_ns for kind, ns in sums.items()} if whole_ns else {}
+
+
+def _notes_on_work(shares: Mapping[str, float]) -> Iterator[Note]:
+    """Yield a note on the CPU work in the idle time, without kinds below 1%."""
+    shown = {kind: share for kind, share in shares.items() if share >= _MIN_NAMED_RATIO}
+    if shown and list(shown) != [_UNKNOWN]:
+        text = ", ".join(f"{kind} {{share{i}:ratio}}" for i, kind in enumerate(shown))
+        values = {f"share{i}": share for i, share in enumerate(shown.values())}
+        yield Note.of(f"CPU work in this idle time: {text}", **values)
 
 
 def _fewer_launches(context: Context) -> str:

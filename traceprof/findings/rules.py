@@ -111,6 +111,7 @@ class Finding:
     other_subjects: tuple[str, ...] = ()
 
 
+_BREAKS: Final = "Look for graph breaks (`TORCH_LOGS=graph_breaks`)"
 _AMD_WORDS: Final = (
     ("cudaMem", "hipMem"),
     ("cudaMalloc", "hipMalloc"),
@@ -124,6 +125,7 @@ _AMD_WORDS: Final = (
     ("NVTX", "ROCTX"),
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
+    ("nvidia-smi topo -m", "rocm-smi --showtoponuma"),
     (
         "nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1",
         "watch -n 1 rocm-smi --showclocks --showpower --showtemp",
@@ -140,6 +142,16 @@ _VENDOR_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
         ("CUDA graph", "graph"),
     ),
 }
+_COMPILED_WORDS: Final = (
+    ("Fuse them with `torch.compile`,", f"{_BREAKS}, so that `torch.compile` fuses these kernels,"),
+    ("Fuse them: use `torch.compile`, fused", f"{_BREAKS}. Use fused"),
+    (
+        'use CUDA graphs (`torch.compile(mode="reduce-overhead")`)',
+        'use CUDA graphs (`mode="reduce-overhead"` in your `torch.compile`)',
+    ),
+    ("use `torch.compile`, use fewer", f"{_BREAKS[0].lower()}{_BREAKS[1:]}, use fewer"),
+)
+"""Replacements for programs that use `torch.compile` already."""
 _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ITERATION: (("step time", "iteration time"),),
     WINDOW: (("of step time", "of the analyzed time"), ("step time", "analyzed time")),
@@ -147,8 +159,15 @@ _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 """Replacements in sentences on shares of step time, for other bases."""
 
 
-def in_words_of(vendor: Vendor, finding: Finding, base: str = STEP) -> Finding:
-    """Return a finding in the terms of the GPU ``vendor`` and of the ``base`` of its shares."""
+def in_words_of(
+    vendor: Vendor, finding: Finding, base: str = STEP, is_compiled: bool = False
+) -> Finding:
+    """Return a finding in the terms of the GPU ``vendor`` and of the ``base`` of its shares.
+
+    If the program ``is_compiled``, no advice is to compile it.
+    """
+    for original, replacement in _COMPILED_WORDS if is_compiled else ():
+        finding = replace(finding, action=finding.action.replace(original, replacement))
     if vendor not in _VENDOR_WORDS and base not in _BASE_WORDS:
         return finding
 
@@ -203,8 +222,9 @@ class SettledFinding:
     """Finding ``number`` of its rule, with the time that it was granted.
 
     ``claimed_ratio`` is the claimed share of the base. ``saving_ratio`` is the share of the base
-    that could be saved, and ``saving_ns`` is the same in ns per base. ``range_ns`` is the range of
-    an estimated saving. ``base`` names the base, which is ``base_ns`` long.
+    that could be saved, and ``saving_ns`` is the same in ns per base. ``is_hidden``: other work
+    determines the step time, so nothing is saved until that work is shorter. ``range_ns`` is the
+    range of an estimated saving. ``base`` names the base, which is ``base_ns`` long.
     """
 
     rule: Rule
@@ -217,6 +237,7 @@ class SettledFinding:
     base: str
     base_ns: float
     range_ns: tuple[int, int] | None = None
+    is_hidden: bool = False
 
     @property
     def weight(self) -> float:
@@ -234,7 +255,7 @@ class SettledFinding:
 def apply_rules(
     context: Context, rules: Iterable[Rule]
 ) -> tuple[list[SettledFinding], dict[str, str]]:
-    """Return the findings, the most important first, and the reasons of rules that not_checked."""
+    """Return the findings in the order of their rules, and why other rules checked nothing."""
     found: list[SettledFinding] = []
     not_checked: dict[str, str] = {}
     vendor = context.software.vendor
@@ -245,14 +266,22 @@ def apply_rules(
             if not findings and not _IS_PRESENT[checked.about](context):
                 not_checked[checked.name] = f"no {checked.about} in the analyzed time"
             for number, finding in enumerate(findings, 1):
-                worded = in_words_of(vendor, finding, context.base.unit)
+                is_compiled = context.software.is_compiled
+                worded = in_words_of(vendor, finding, context.base.unit, is_compiled)
                 found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
             not_checked[checked.name] = str(error)
         PROGRESS.done += 1
     not_checked = {name: _reworded(vendor, reason) for name, reason in not_checked.items()}
-    found.sort(key=lambda item: (item.is_minor, item.weight < _MINOR_RATIO, -item.weight))
     return found, not_checked
+
+
+def by_saving(found: Iterable[SettledFinding]) -> list[SettledFinding]:
+    """Return the findings, the most important first."""
+    return sorted(
+        found,
+        key=lambda one: (one.is_minor, one.weight < _MINOR_RATIO, one.is_hidden, -one.weight),
+    )
 
 
 def _require(context: Context, checked: Rule) -> None:

@@ -256,6 +256,14 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
     )
 
 
+BALANCE_EXPERTS: Final = (
+    "Distribute tokens evenly over the experts: use an auxiliary loss or a bias in the router, "
+    "limit the tokens per expert (capacity factor), or place experts by load and replicate the hot "
+    "ones (EPLB)."
+)
+"""Advice on ranks that are late because their experts get more tokens."""
+
+
 def _advice_for(who: str) -> str:
     """Return the advice on a late rank or stage."""
     return (
@@ -268,6 +276,8 @@ def _advice_on(who: str, cause: Cause | None) -> str:
     """Return the advice on a late rank by its cause; on a stage, or without a cause, in general."""
     if cause is None or cause.kernels is None:
         return _advice_for(who)
+    if cause.kernels.is_of_experts:
+        return BALANCE_EXPERTS
     if cause.factor is None:
         return (
             f"Give {who} less work: distribute samples, tokens, or layers evenly over the ranks "

@@ -14,19 +14,22 @@ from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.excess import ExcessCause, find_cause
 from traceprof.findings.kernel_times import largest, summed, times_of
-from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.findings.rules import STEPS, SUBJECTS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
-from traceprof.measures.rows import lengths_of, mean_of
-from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP
+from traceprof.measures.rows import lengths_of, mean_of, owner_of
+from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP, launching_spans
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS
+from traceprof.model.grouping import find_matching_rows, rows_by_values
 from traceprof.model.results import Note
 from traceprof.model.table import Table
-from traceprof.model.timing import TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
 
 _MIN_WARMUP_RATIO: Final = 0.05
 _MIN_STEPS: Final = 2
+MIN_STEPS_FOR_SLOW: Final = 4
+TOO_FEW_STEPS: Final = "too few steps are marked to detect slow steps"
 _MIN_SLOW_RATIO: Final = 0.01
 _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_LATE_RATIO: Final = 0.5
@@ -105,8 +108,8 @@ def warmup(context: Context) -> Iterator[Finding]:
 )
 def slow_steps(context: Context) -> Iterator[Finding]:
     """Find single steps that take much longer than the others."""
-    if len(context.steps) < 4:
-        raise NotRecordedError("too few steps are marked to detect slow steps")
+    if len(context.steps) < MIN_STEPS_FOR_SLOW:
+        raise NotRecordedError(TOO_FEW_STEPS)
     table = measured_steps(context.ranks).table
     slow = context.slow_steps
     if not len(slow) or context.slow_ratio < _MIN_SLOW_RATIO:
@@ -121,6 +124,15 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     main = _main_reason(reasons, float(table["excess_ns"][worst].sum()))
     text, values = _words_on_main(main)
     allocating = [*_notes_on_allocator(table, slow, context.kinds == USUAL)]
+    restarts = _note_on_restarts(context, slow)
+    # The search for algorithms waits for its kernels.
+    is_open = main is None or main.cause is None or main.cause.subject in _SEARCHING
+    smaller = _note_on_batches(table, slow, context.kinds == USUAL) if is_open else ()
+    smaller = () if restarts else smaller
+    if restarts and main is None:
+        text, values = ", mostly due to the start of a pass over the DataLoader", {}
+    if smaller:
+        text, values = ", although their batches are smaller (new shapes)", {}
     yield Finding(
         title=Note.of(
             (single if len(worst) == 1 else several)
@@ -139,8 +151,14 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         evidence=(
             *(reason.note for reason in reasons),
             *notes_on_machine(table, slow, context.kinds == USUAL),
+            *restarts,
+            *smaller,
         ),
-        action=main.cause.advice(context)
+        action=_KEEP_WORKERS
+        if restarts
+        else _DROP_LAST
+        if smaller
+        else main.cause.advice(context)
         if main and main.cause
         else _advice_on_slow(set(table["grown_phase"][slow].tolist())),
         caveat="Evaluation or checkpointing without a named range can be intended.",
@@ -149,8 +167,96 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             *(reason.cause.subject for reason in reasons if reason.cause),
             *("load balance across ranks" for reason in reasons if reason.rank is not None),
             *("memory allocation" for _ in allocating),
+            *("input pipeline" for _ in restarts),
         ),
     )
+
+
+_KEEP_WORKERS: Final = (
+    "Keep the workers between epochs (`DataLoader(persistent_workers=True)`): then no epoch starts "
+    "new processes. Or iterate over several epochs in one pass."
+)
+
+
+_DROP_LAST: Final = (
+    "Skip the last, smaller batch of each epoch (`DataLoader(drop_last=True)`), or pad it. New "
+    "shapes start a search for algorithms (`torch.backends.cudnn.benchmark`) or compile again "
+    "(`torch.compile`)."
+)
+_SEARCHING: Final = ("", SUBJECTS["synchronizing"])
+_MAX_SMALLER_RATIO: Final = 0.95
+_BATCH_SIZES: Final = ("samples_count", "h2d_bytes")
+
+
+def _note_on_batches(
+    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]
+) -> tuple[Note, ...]:
+    """Return a note if most slow steps have smaller batches than every usual step.
+
+    The size is the number of samples; if it is unknown, the bytes that are copied to the GPU.
+    """
+    name = next((n for n in _BATCH_SIZES if n in table and (table[n] > 0).any()), "")
+    if not name:
+        return ()
+    sizes, of_usual = table[name][slow], table[name][usual]
+    smaller = sizes[(sizes > 0) & (sizes < _MAX_SMALLER_RATIO * of_usual.min(initial=np.inf))]
+    if 2 * len(smaller) <= len(slow) or not np.isfinite(of_usual).all():
+        return ()
+    unit = "count} samples" if name == "samples_count" else "bytes} for the GPU"
+    return (
+        Note.of(
+            f"{{n:count}} of these steps have {{size:{unit} instead of {{typical:{unit}",
+            n=len(smaller),
+            size=float(np.median(smaller)),
+            typical=float(np.median(of_usual)),
+        ),
+    )
+
+
+def _note_on_restarts(context: Context, slow: npt.NDArray[np.int64]) -> tuple[Note, ...]:
+    """Return a note if most slow steps wait for the first batch of a pass over a DataLoader.
+
+    The start of the pass and the fetch of its first batch must explain half of their excess.
+    """
+    spans = launching_spans(context.all_steps.table)
+    rows = find_matching_rows(context.steps.table.take(slow), spans, "process", "step")
+    found = context.rows(_starts_of_passes)
+    place = owner_of(spans.in_order("process", "start_ns"), found["process"], found["start_ns"])
+    is_slow = np.isin(place, rows)
+    starts = found.take(is_slow)
+    excess_ns = context.steps.durations_ns[slow].sum() - len(slow) * context.base.profiled_ns
+    whole_ns = float((starts["begin_ns"] + starts["fetch_ns"]).sum())
+    few = 2 * len(np.unique(place[is_slow])) < len(slow)
+    if few or whole_ns < _MIN_MAIN_RATIO * excess_ns:
+        return ()
+    return (
+        Note.of(
+            "{n:count} of these steps begin a pass over the DataLoader: {start:ns} to start it, "
+            "{fetch:ns} for its first batch (means)",
+            n=len(np.unique(place[is_slow])),
+            start=float(starts["begin_ns"].mean()),
+            fetch=float(starts["fetch_ns"].mean()),
+        ),
+    )
+
+
+def _starts_of_passes(part: Trace) -> Table:
+    """Return process, start_ns, begin_ns, and fetch_ns of each start of a DataLoader pass.
+
+    The last two are the time to start the pass and the time to fetch its first batch.
+    """
+    ranges = part.whole.ranges
+    ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
+    starts, fetches = (ranges.take(ranges["name"] == name) for name in ("data.start", "data"))
+    fetch_ns = np.zeros(len(starts), np.int64)
+    of_fetches = rows_by_values(fetches["process"], fetches["thread"])
+    for lane, rows in rows_by_values(starts["process"], starts["thread"]).items():
+        lane_rows = of_fetches.get(lane, rows[:0])
+        following = np.searchsorted(fetches["start_ns"][lane_rows], starts["end_ns"][rows])
+        lengths = np.append(lengths_of(fetches)[lane_rows], 0)
+        fetch_ns[rows] = lengths[following]
+    table = starts.select("process", "start_ns")
+    return table.assign(begin_ns=lengths_of(starts), fetch_ns=fetch_ns)
 
 
 def _advice_on_slow(grown: set[str]) -> str:

@@ -289,6 +289,7 @@ _PER: Final = {
     "a step": "per step",
     "an iteration": "per iteration",
     "the mean step with slow steps": "per step including slow steps",
+    "the mean step with checkpoints": "per step including checkpoints",
     "the window": "in the window",
 }
 """The words after the length of a saving's base."""

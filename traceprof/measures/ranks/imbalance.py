@@ -103,13 +103,15 @@ class ImbalanceCause:
 
     ``more_ns``: more or larger kernels. ``slower_ns``: the same kernels with the same grid.
     ``other_ns``: the rest, time without compute (the CPU, copies). ``example`` describes the kernel
-    with the most extra work in the step with the most extra work.
+    with the most extra work in the step with the most extra work. ``is_of_experts``: most of the
+    extra kernel time is that of experts with more tokens.
     """
 
     more_ns: int
     slower_ns: int
     other_ns: int
     example: Note | None
+    is_of_experts: bool = False
 
 
 def cause_of_imbalance(ranks: Ranks, late: Table) -> ImbalanceCause:
@@ -127,7 +129,7 @@ def cause_of_imbalance(ranks: Ranks, late: Table) -> ImbalanceCause:
             "end_ns": table["device_end_ns"],
         }
     ).take(is_late)
-    more = slower = other = 0
+    more = slower = other = experts = 0
     examples: list[tuple[int, Note]] = []
     n_ranks = len(find_members(ranks))
     kernels = kernels_of_steps(ranks, spans)
@@ -138,11 +140,12 @@ def cause_of_imbalance(ranks: Ranks, late: Table) -> ImbalanceCause:
         found = compare_kernels(of_step, member)
         more_ns, slower_ns = (found.more_ns, found.slower_ns) if found else (0, 0)
         more, slower = more + more_ns, slower + slower_ns
+        experts += more_ns + slower_ns if found and found.is_of_experts else 0
         other += max(excess - max(more_ns, 0) - max(slower_ns, 0), 0)
         if found and (note := found.describe_work()):
             examples.append((more_ns, note))
     example = max(examples, key=lambda item: item[0])[1] if examples else None
-    return ImbalanceCause(more, slower, other, example)
+    return ImbalanceCause(more, slower, other, example, 2 * experts > more + slower)
 
 
 def describe_turns(ranks: Ranks, late: Table) -> Note:

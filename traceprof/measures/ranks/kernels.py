@@ -7,6 +7,7 @@ not show its amount of work.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,13 @@ _SUMS: Final = ("n", "ns", "blocks")
 _MIN_MORE_FACTOR: Final = 1.02
 
 
+_EXPERTS: Final = re.compile(
+    r"(?i)group(ed)?_?(gemm|mm|matmul)|GroupProblemShape|PtrArray"
+    r"|(^|[^a-z])(moe|gmm|experts?)[^a-z]"
+)
+_MIN_EXPERTS_RATIO: Final = 0.8
+
+
 @dataclass(frozen=True, slots=True)
 class KernelExcess:
     """What the compute kernels of a rank take longer than those of the median of the other ranks.
@@ -36,7 +44,8 @@ class KernelExcess:
     ``more_ns`` the extra time of more kernels or larger grids. ``kernel`` is the name of the kernel
     with the most extra work ("" if none). ``count_ratio`` and ``blocks_ratio`` compare its launches
     and its thread blocks with the other ranks (NaN: unknown, or no other rank runs the kernel).
-    ``has_grids`` is whether the grids of all kernels of the rank are known.
+    ``has_grids`` is whether the grids of all kernels of the rank are known. ``experts_ratio`` is
+    the share of grouped GEMMs (experts) in the extra time of the kernels that take longer in total.
     """
 
     slower_ns: int
@@ -46,10 +55,21 @@ class KernelExcess:
     count_ratio: float
     blocks_ratio: float
     has_grids: bool
+    experts_ratio: float = 0.0
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether the extra time is that of experts with more tokens.
+
+        Grouped GEMMs often have one block per SM, so their grid does not show the number of tokens.
+        """
+        return self.experts_ratio >= _MIN_EXPERTS_RATIO
 
     @property
     def slower_text(self) -> str:
         """The name of the extra time of the same kernels."""
+        if self.is_of_experts:
+            return "its experts take longer (grouped GEMMs)"
         same_grid = " with the same grid" if self.has_grids else ""
         return f"the same kernels{same_grid} take longer"
 
@@ -156,6 +176,8 @@ def compare_kernels(kernels: Table, member: int) -> KernelExcess | None:
     more -= np.bincount(names[is_mine], slower, minlength=len(texts))
     top = int(more.argmax())
     has_grids = bool((kernels["grid"] >= 0).all())
+    extra = np.maximum(found["ns"] - medians["ns"], 0)
+    is_expert = np.array([_EXPERTS.search(name) is not None for name in kernels["name"][texts]])
     count_ratio, blocks_ratio = (
         float(found[column][top] / medians[column][top]) if medians[column][top] > 0 else np.nan
         for column in ("n", "blocks")
@@ -168,4 +190,5 @@ def compare_kernels(kernels: Table, member: int) -> KernelExcess | None:
         count_ratio=count_ratio,
         blocks_ratio=blocks_ratio if has_grids else np.nan,
         has_grids=has_grids,
+        experts_ratio=float(extra[is_expert].sum() / max(extra.sum(), 1)),
     )

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import (
     Bools,
     Floats,
@@ -30,6 +31,7 @@ from traceprof.measures.steps.between import (
     between_steps,
 )
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.workload import TRAINING, workload
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -37,6 +39,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import MATRIX_WORK
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
 LOADING_KERNELS = "loading kernels"
@@ -102,6 +105,9 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
     yield _cost_spans(
         GARBAGE, ranges.take((ranges["domain"] == TRACEPROF_DOMAIN) & (ranges["name"] == "gc"))
     )
+    saved = trace.copies["n_bytes"][trace.copies["direction"] == "d2h"]
+    if len(saved) >= _MIN_SAVED_COPIES and saved.sum() >= _MIN_SAVED_BYTES:
+        yield _cost_spans(CHECKPOINT, _unnamed_checkpoints(trace))
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),
@@ -117,6 +123,62 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
                 cause,
                 Table({"process": process, "start_ns": outside.starts, "end_ns": outside.ends}),
             )
+
+
+_MIN_SAVED_COPIES: Final = 8
+_MIN_SAVED_BYTES: Final = 20_000_000
+"""Minimum number and bytes of the copies of a checkpoint: parameters and optimizer states."""
+_MAX_RETURNED_RATIO: Final = 0.5
+"""An optimizer on the CPU copies gradients to the CPU and parameters back to the GPU."""
+
+
+def _unnamed_checkpoints(trace: Trace) -> Table:
+    """Return process, start_ns, and end_ns of checkpoints that no range names.
+
+    A checkpoint copies many tensors to the CPU. Between these copies, the process launches no
+    matrix products, and it copies less than half of the bytes back to the GPU. The checkpoint lasts
+    from the first of these copies until the process launches other work, because it writes the
+    file in between. Kernels run in less than half of this time. In training steps only, and if at
+    most half of the steps copy so much.
+    """
+    steps, found = find_steps(trace), []
+    if not len(steps) or workload(Ranks.of(trace)).kind != TRAINING:
+        return steps.table.head(0)
+    copies, kernels = trace.copies, trace.kernels
+    of_copies, of_kernels = launches_of(trace, "copies"), launches_of(trace, "kernels")
+    is_saved, is_sent = (
+        of_copies.is_known & (copies["direction"] == way) for way in ("d2h", "h2d")
+    )
+    is_matrix = kernels["activity"].isin(tuple(activity.value for activity in MATRIX_WORK))
+    sizes = np.maximum(copies["n_bytes"], 0)
+    for process in rows_by(steps.table, "process"):
+        is_of_process = copies["process"] == process
+        matrix = np.sort(of_kernels.start_ns[is_matrix & (kernels["process"] == process)])
+        place = np.searchsorted(matrix, of_copies.start_ns)
+        saved, sent = (
+            np.bincount(place[rows], sizes[rows], len(matrix) + 1)
+            for rows in (is_saved & is_of_process, is_sent & is_of_process)
+        )
+        counts = np.bincount(place[is_saved & is_of_process], minlength=len(matrix) + 1)
+        is_long = (counts >= _MIN_SAVED_COPIES) & (saved >= _MIN_SAVED_BYTES)
+        is_long &= sent < _MAX_RETURNED_RATIO * saved
+        rows = np.flatnonzero(is_saved & is_of_process & is_long[place])
+        if not len(rows) or is_long.sum() > _MAX_STEPS_WITH_OCCASION_RATIO * len(steps):
+            continue
+        groups = groups_of(place[rows])
+        starts = groups.reduced(np.minimum, of_copies.start_ns[rows])
+        ends = groups.reduced(np.maximum, of_copies.end_ns[rows])
+        others = is_of_process & ~is_saved & of_copies.is_known
+        launched = of_kernels.start_ns[of_kernels.is_known & (kernels["process"] == process)]
+        following = np.sort(np.concatenate((launched, of_copies.start_ns[others])))
+        following = np.append(following, max(trace.span.end_ns, int(ends.max())))
+        ends = following[np.searchsorted(following, ends)]
+        # Asynchronous copies during kernels do not stall the loop.
+        running = Intervals.union_of(*bounds(kernels.take(kernels["process"] == process)))
+        stalls = 2 * running.covered_ns(starts, ends) < ends - starts
+        starts, ends = starts[stalls], ends[stalls]
+        found.append(Table({"process": process, "start_ns": starts, "end_ns": ends}))
+    return Table.stacked(found) if found else steps.table.head(0)
 
 
 def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
@@ -272,29 +334,40 @@ def notes_on_occasions(steps: Table) -> Iterable[Note]:
         rows = steady.take(steady["excess_cause"] == kind)
         groups = groups_of(rows["process"])
         place_of_most = int(groups.reduced(np.add, rows["excess_ns"]).argmax())
-        process_rows = rows.take(groups.number == place_of_most)
+        process_rows = joined_over_borders(rows.take(groups.number == place_of_most), kind)
         of_process = steady["duration_ns"][steady["process"] == groups.keys[place_of_most][0]]
         yield Note.of(
             f"{_how_often(process_rows)} ({{share:ratio}} of loop time).",
             kind=kind,
             n=len(process_rows),
             step=int(process_rows["step"][0]),
-            every=_steps_between(process_rows),
+            every=steps_between(process_rows),
             each=float(process_rows["excess_ns"].mean()),
             share=float(process_rows["excess_ns"].sum() / of_process.sum()),
         )
+
+
+def joined_over_borders(rows: Table, kind: str) -> Table:
+    """Return the step and excess_ns of each occurrence of a cost in the steps of one process.
+
+    A checkpoint or an evaluation at the end of a step makes this step and the next one longer.
+    """
+    step, excess = rows["step"], rows["excess_ns"]
+    is_first = np.append(True, np.diff(step) != 1) | (kind not in (CHECKPOINT, EVALUATION))
+    first = np.flatnonzero(is_first)
+    return Table({"step": step[first], "excess_ns": np.add.reduceat(excess, first)})
 
 
 def _how_often(rows: Table) -> str:
     """Return a sentence template on the frequency of a periodic cost."""
     if len(rows) == 1:
         return "Step {step}: {kind}, {each:ns}"
-    if _steps_between(rows):
+    if steps_between(rows):
         return "Every {every:count} steps: {kind}, {each:ns} each"
     return "In {n:count} steps: {kind}, {each:ns} each"
 
 
-def _steps_between(rows: Table) -> int:
+def steps_between(rows: Table) -> int:
     """Return the constant number of steps between occurrences; 0 if it varies."""
     distances = np.unique(np.diff(np.sort(rows["step"])))
     return int(distances[0]) if len(distances) == 1 else 0

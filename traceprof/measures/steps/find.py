@@ -55,6 +55,7 @@ _NO_END_NS = np.iinfo(np.int64).min
 """End of the last work of a step without work: earlier than any time."""
 _NO_START_NS = np.iinfo(np.int64).max
 """Start of the first work of a step without work: later than any time."""
+_MIN_TAIL_RATIO: Final = 0.05  # of a step
 
 
 def recorder_times(trace: Trace) -> dict[int, Intervals]:
@@ -92,11 +93,8 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     # With recorder windows, unseen work says nothing about the start of steps before a window.
     is_whole = not is_of_kernels and not recorded_windows(trace)
     unseen = work_before_recording(trace) if is_whole else {}
-    device_starts, device_ends, on_device = (
-        starts.copy(),
-        ends.copy(),
-        np.full(len(table), is_of_kernels),
-    )
+    device_starts, device_ends = starts.copy(), ends.copy()
+    on_device = np.full(len(table), is_of_kernels)
     work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
         # A step may begin before the previous step ends; then no time is between them.
@@ -107,6 +105,8 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
             device_starts[rows], device_ends[rows], on_device[rows] = _device_spans(
                 starts[rows], next_starts[rows], [column[rows] for column in work], recorder_time
             )
+            if len(rows) > 1 and device_ends[rows[-1]] > work[1][rows].max():  # its host tail
+                work[2][rows[-1]] = ends[rows[-1]]
             for time in (time for (owner, _), time in unseen.items() if owner == process):
                 device_starts[rows] = (
                     device_starts[rows].clip(time.ends[-1]).clip(max=device_ends[rows])
@@ -138,11 +138,16 @@ def _device_spans(
     earliest = max(starts[0], begun) if has_work[0] else starts[0]
     # The device is idle between two spans, so the recorder's time can be left out anywhere.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
-    # no work begins before recording resumes
     resumed = np.minimum(first_start, starts + ends - following)[1:]
     resumes = has_work[1:] & ~has_work[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
     begun = np.where(resumes, np.maximum(begun, resumed), begun)
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
+    # The host time after the work of a step is part of the next step. If it is unusual for the last
+    # step (a checkpoint), it is part of this step, because no step follows.
+    tails = np.maximum(following - ends, 0)
+    is_known = len(ends) > 2 and not len(recorder)
+    tail_ns = int(tails[-1] - np.median(tails[:-1])) if is_known else 0
+    ends[-1] += tail_ns if tail_ns > _MIN_TAIL_RATIO * np.median(ends - begins) else 0
     return begins, ends, has_work
 
 
@@ -343,10 +348,8 @@ def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list
         annotated = measure_each(traces, _steps_of_source, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
-            detail_of_source = max(
-                (detail for table, detail in annotated if len(table)), default=""
-            )
-            return _with_warmup(traces, tables, source.name + detail_of_source, 1.0, n_warmup)
+            detail = max((detail for table, detail in annotated if len(table)), default="")
+            return _with_warmup(traces, tables, source.name + detail, 1.0, n_warmup)
     found = measure_each(traces, find_optimizer_steps)
     confidences = [confidence_ratio for table, confidence_ratio in found if len(table)]
     if confidences:
@@ -385,9 +388,8 @@ def _count_warmup(table: Table) -> int:
         declared, durations = table["declared_warmup"][rows], lengths[rows]
         # If devices lag, the device span of the first step begins late, so use its host period.
         durations[0] = max(durations[0], periods[rows[0]])
-        n_warmup = max(
-            n_warmup, count_warmup(durations), 0 if declared.all() else int(declared.sum())
-        )
+        n_declared = 0 if declared.all() else int(declared.sum())
+        n_warmup = max(n_warmup, count_warmup(durations), n_declared)
     return n_warmup
 
 

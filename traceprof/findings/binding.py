@@ -1,0 +1,145 @@
+"""Finds savings that do not shorten the step, because other work determines the step time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, union_by_device
+from traceprof.findings.context import Context
+from traceprof.findings.rules import SettledFinding
+from traceprof.measures.device.times import devices_at_work, devices_of_processes
+from traceprof.measures.idle.losses import DRAINED, idle_times
+from traceprof.measures.path.path import find_path
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+
+_MIN_WAITING_RATIO: Final = 0.05
+"""Minimum share of waiting for data that shows that the loader determines the step time."""
+_MIN_IDLE_RATIO: Final = 0.2
+"""Minimum share of idle time that shows that the CPU can determine the step time."""
+_MAX_ON_PATH_RATIO: Final = 0.5
+_HOST_CAUSES: Final = ("data", "launch", "host", "synchronizing", DRAINED)
+_NOT_IN_STEP: Final = (
+    "input_bound",
+    "profiler_overhead",
+    "slow_host",
+    "straggler",
+    "load_imbalance",
+)
+"""Rules whose savings a loader does not limit."""
+_WORKERS: Final = "_MultiProcessingDataLoaderIter"
+_LOADERS: Final = re.compile(rf"{_WORKERS}|_SingleProcessDataLoaderIter")
+_IN_STEP: Final = (ClaimKind.LOST, ClaimKind.COMPUTE)
+
+
+def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> list[SettledFinding]:
+    """Return ``found`` with the savings that other work hides as bounds with the reason.
+
+    If the loop waits for the workers of its loader, the loader determines the step time: other
+    savings only lengthen the wait. Names of ranges show the kind of the loader. If the kernels of a
+    finding are mostly not on the critical path, the CPU determines the step time: faster kernels
+    only lengthen the idle time.
+    """
+    saving = [one for one in found if _saves_in_step(one)]
+    if not saving:
+        return list(found)
+    if _waits_for_data(context):
+        loaders = set[str]().union(*context.ranks.each(_loaders))
+        share = context.share(_idle(context, ("data",)))
+        if loaders == {_WORKERS}:
+            reason = Note.of(_BEHIND_WORKERS, share=share)
+            return [_hidden(one, reason) if _is_behind_loader(one) else one for one in found]
+        if not loaders:
+            reason = Note.of(_BEHIND_LOADER, share=share)
+            found = [
+                replace(_hidden(one, reason), is_hidden=False) if _is_behind_loader(one) else one
+                for one in found
+            ]
+    if not len(context.steps) or context.share(_idle(context, _HOST_CAUSES)) < _MIN_IDLE_RATIO:
+        return list(found)
+    path = union_by_device(context.ranks.each(_computing_on_path))
+    return [_hidden_off_path(one, path) if _saves_in_step(one) else one for one in found]
+
+
+_BEHIND_WORKERS: Final = (
+    "the loop waits for the DataLoader workers ({share:ratio} of step time), so this change saves "
+    "time only after data loading is faster"
+)
+_BEHIND_LOADER: Final = (
+    "the loop waits for data ({share:ratio} of step time): if other processes load the data, this "
+    "change saves time only after data loading is faster"
+)
+_OFF_PATH: Final = (
+    "{share:ratio} of this time is not on the critical path: the CPU determines the step time, so "
+    "shorter kernels alone save little"
+)
+
+
+def _is_behind_loader(settled: SettledFinding) -> bool:
+    """Return whether a slow loader can hide the saving of a finding."""
+    return _saves_in_step(settled) and settled.rule.name not in _NOT_IN_STEP
+
+
+def _saves_in_step(settled: SettledFinding) -> bool:
+    """Return whether a finding saves time in each step."""
+    is_in_step = all(claim.claim_kind in _IN_STEP for claim in settled.claims)
+    return settled.saving_ns > 0 and is_in_step and not settled.is_minor
+
+
+def _hidden(settled: SettledFinding, reason: Note) -> SettledFinding:
+    """Return a finding with an upper bound of its saving, and the reason for it."""
+    evidence = (reason, *settled.finding.evidence)
+    finding = replace(settled.finding, kind=Kind.BOUNDED, model=None, evidence=evidence)
+    return replace(settled, finding=finding, range_ns=None, is_hidden=True)
+
+
+def _hidden_off_path(settled: SettledFinding, path: Times) -> SettledFinding:
+    """Return a finding on kernels as hidden if most of their time is not on the critical path."""
+    total_ns = sum(claim.total_ns for claim in settled.claims)
+    if not total_ns or any(c.claim_kind is not ClaimKind.COMPUTE for c in settled.claims):
+        return settled
+    on_path_ns = sum(
+        (time & path[device]).total_ns
+        for claim in settled.claims
+        for device, time in claim.times.items()
+        if device in path
+    )
+    if on_path_ns > _MAX_ON_PATH_RATIO * total_ns:
+        return settled
+    return _hidden(settled, Note.of(_OFF_PATH, share=1 - on_path_ns / total_ns))
+
+
+def _idle(context: Context, causes: Iterable[str]) -> Claim:
+    """Return the idle time of the typical time with one of ``causes``, claimed or not."""
+    times = union_by_device(idle_times(context.ranks)[cause] for cause in causes)
+    return Claim({device: time & context.typical for device, time in times.items()})
+
+
+def _waits_for_data(context: Context) -> bool:
+    """Return whether all GPUs wait for data."""
+    waiting, nothing = _idle(context, ("data",)).times, Intervals.empty()
+    least_ns = _MIN_WAITING_RATIO * context.typical.total_ns
+    return len(context.devices) > 0 and all(
+        waiting.get(device, nothing).total_ns >= least_ns for device in context.devices
+    )
+
+
+def _loaders(part: Trace) -> set[str]:
+    """Return the kinds of DataLoader iterators that the ranges of a trace name."""
+    names = [text for t in (part.ranges, part.host_ops) for text in t["name"].distinct()]
+    return {found[0] for found in map(_LOADERS.search, names) if found}
+
+
+def _computing_on_path(part: Trace) -> Times:
+    """Return when compute is on the critical path of the process of each device of a trace."""
+    working = devices_at_work(part)
+    return {
+        device: find_path(part, process)[0]["compute"]
+        for process, devices in devices_of_processes(part).items()
+        if process in working
+        for device in devices
+    }

@@ -1,0 +1,117 @@
+"""A rule on checkpoints that stall the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Claim, ClaimKind, Excess, Kind
+from traceprof.findings.context import Context
+from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.findings.steps import MIN_STEPS_FOR_SLOW, TOO_FEW_STEPS
+from traceprof.measures.rows import mean_of
+from traceprof.measures.steps.between import CHECKPOINT, activity_of_ranges
+from traceprof.measures.steps.costs import joined_over_borders, steps_between
+from traceprof.measures.steps.measured import measured_steps
+from traceprof.measures.steps.parts import DEVICE_PARTS
+from traceprof.model.results import Note
+from traceprof.model.table import Table
+from traceprof.model.trace import Trace
+
+_MIN_SHARE_RATIO: Final = 0.01
+_MIN_PART_RATIO: Final = 0.1
+_BASE: Final = "the mean step with checkpoints"
+
+
+@rule(
+    "step time variation",
+    "checkpoints that stall training",
+    about=STEPS,
+    show="steps",
+)
+def checkpoint_stalls(context: Context) -> Iterator[Finding]:
+    """Find steps that take longer because the program saves a checkpoint."""
+    if len(context.steps) < MIN_STEPS_FOR_SLOW:
+        raise NotRecordedError(TOO_FEW_STEPS)
+    table = measured_steps(context.ranks).table
+    is_saving = table["excess_cause"] == CHECKPOINT
+    saving, usual = table.take(is_saving), table.take(context.is_usual)
+    if saving.empty or usual.empty:
+        return
+    durations = table["duration_ns"][is_saving | context.is_usual]
+    usual_ns = float(usual["duration_ns"].mean())
+    excess = Excess(_BASE, float(durations.mean()), 1 - usual_ns / float(durations.mean()))
+    if excess.ratio < _MIN_SHARE_RATIO:
+        return
+    # Ranks wait for each other, so one rank shows all checkpoints.
+    of_process = saving.take(saving["process"] == saving["process"][0])
+    found = joined_over_borders(of_process, CHECKPOINT)
+    every = steps_between(found)
+    often = "one every {every:count} steps" if every else "{n:count} in {n_steps:count} steps"
+    n_steps = len(durations) // len(np.unique(table["process"]))
+    yield Finding(
+        title=Note.of(
+            "Checkpoints stall training for {share:ratio} of the loop time: {n:count} checkpoint(s)"
+            " of {each:ns}",
+            share=excess.ratio,
+            n=len(found),
+            each=float(found["excess_ns"].mean()),
+        ),
+        claims=(Claim({}, ClaimKind.PERIODIC, excess=excess),),
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                f"{often}, the first after step {{first}}",
+                n=len(found),
+                every=every,
+                n_steps=n_steps,
+                first=int(found["step"][0]),
+            ),
+            Note.of(
+                "{all:count} steps/s with checkpoints, {usual:count} steps/s without",
+                all=1e9 / excess.base_ns,
+                usual=1e9 / usual_ns,
+            ),
+            *_notes_on_parts(of_process, usual, len(found)),
+            *_notes_on_copies(context, of_process, usual, len(found)),
+        ),
+        action="Save asynchronously: `torch.distributed.checkpoint.async_save` copies the state "
+        "to the CPU and writes the file during the next steps. Keep the buffers pinned. If that is "
+        "not possible, save less often, or save only the parameters in most cases.",
+        caveat="An asynchronous checkpoint still copies the state, and it needs CPU memory for it.",
+        window=f"step:{found['step'][0]}",
+    )
+
+
+def _notes_on_parts(saving: Table, usual: Table, n: int) -> Iterator[Note]:
+    """Yield a note on each part of GPU time that grows, as a mean of ``n`` checkpoints."""
+    grown = {
+        name: float((saving[name] - mean_of(usual[name])).sum()) / n
+        for name in DEVICE_PARTS
+        if name in saving
+    }
+    whole_ns = sum(ns for ns in grown.values() if ns > 0)
+    for name, ns in sorted(grown.items(), key=lambda item: -item[1]):
+        if ns > _MIN_PART_RATIO * whole_ns:
+            part = name.removesuffix("_ns").replace("_", " ")
+            yield Note.of("{part}: {ns:ns} per checkpoint", part=part, ns=ns)
+
+
+def _notes_on_copies(context: Context, saving: Table, usual: Table, n: int) -> Iterator[Note]:
+    """Yield notes on the bytes that a checkpoint copies, and on how it was recognized."""
+    if "d2h_bytes" in saving:
+        more = float((saving["d2h_bytes"] - mean_of(usual["d2h_bytes"])).sum()) / n
+        if more > 0:
+            yield Note.of("{moved:bytes} copied to the CPU per checkpoint", moved=round(more))
+    if not any(context.ranks.each(_has_named_checkpoints)):
+        yield Note(
+            "no range names this work: many copies to the CPU without a matrix product in between"
+        )
+
+
+def _has_named_checkpoints(part: Trace) -> bool:
+    """Return whether ranges name checkpoints."""
+    return any(cause == CHECKPOINT for _, cause in activity_of_ranges(part.whole))
