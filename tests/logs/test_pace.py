@@ -127,6 +127,8 @@ def test_two_logs_are_compared_by_their_rates(tmp_path: Path) -> None:
     said = sentences(found.verdict)
     assert said[0].startswith("new is slower than base: 13.0% fewer tokens per second (95%")
     assert said[1].startswith("A step takes 1.610 s, compared with 1.400 s in the base")
+    steps = found.results["steps"].table
+    assert steps["period_ns"][steps["side"] == "new"] == pytest.approx(1.61e9)
     (limit,) = found.results["limits"].table.rows()
     assert (limit["measure"], limit["is_exceeded"]) == ("tokens_per_s", True)
 

@@ -24,6 +24,7 @@ from traceprof.errors import UsageError
 from traceprof.logs.pace import usual_value
 from traceprof.measures.rows import Floats
 from traceprof.model.results import Note, Result, find_column_name
+from traceprof.model.summary import Summary
 from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
@@ -41,8 +42,7 @@ _NOT_COMPARED: Final = ("overall_", "expected_", "printed_", "tflop")
 """Measures with these beginnings are no rates of the steps, or have the same changes as rates."""
 _MAX_SHOWN_STEPS: Final = 400
 _ROUNDING: Final = 1e-9
-_TIMES_OF: Final = ("samples_per_s", "tokens_per_s", "frames_per_s", "steps_per_s")
-"""Rates whose reciprocals are step times, if the work of a step is constant."""
+_RATES: Final = ("samples_per_s", "tokens_per_s", "frames_per_s", "steps_per_s")
 _DIFFERENCE_FIELDS: Final = (
     *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
     *("base_count", "new_count", "autocorrelation"),
@@ -139,19 +139,36 @@ def _of_logs(name: str, base: Side, new: Side) -> Difference | None:
     if len(base.runs) != 1 or len(new.runs) != 1:
         return None
     runs, are_rates = (base.runs[0], new.runs[0]), name != "step_period_ns"
-    series = [metric_series(run, name.removesuffix(_PER_DEVICE)) for run in runs]
-    others = {"step_period_ns": _TIMES_OF, "samples_per_s": ("step_period_ns",)}.get(name, ())
-    for other in others:
-        if not all(map(len, series)):
-            series = [1e9 / metric_series(run, other) for run in runs]
+    if are_rates:
+        series = [metric_series(run, name.removesuffix(_PER_DEVICE)) for run in runs]
+        if not all(map(len, series)) and name == "samples_per_s":
+            series = [1e9 / metric_series(run, "step_period_ns") for run in runs]
+        values = base.measure(name), new.measure(name)
+        series = [
+            row * (value / usual_value(row, is_rate=True)) if value and len(row) else row
+            for row, value in zip(series, values, strict=True)
+        ]
+    else:
+        series = [_step_times_of_log(run) for run in runs]
+        values = base.measure(name), new.measure(name)
     if not all(map(len, series)):
         return None
-    values = base.measure(name), new.measure(name)
-    scaled = [
-        row * (value / usual_value(row, is_rate=are_rates)) if value else row
-        for row, value in zip(series, values, strict=True)
-    ]
-    return compare_series(scaled[0], scaled[1], values, are_rates=are_rates)
+    return compare_series(series[0], series[1], values, are_rates=are_rates)
+
+
+def _step_times_of_log(run: Summary) -> Floats:
+    """Return the step time of each printed interval in ns; from a rate if only rates are printed.
+
+    With a constant batch, a step time is the work of a step divided by the rate.
+    """
+    printed = metric_series(run, "step_period_ns")
+    usual_ns = run.measure("step_period_ns")
+    if len(printed) or not usual_ns:
+        return printed
+    rates = next(filter(len, (metric_series(run, rate) for rate in _RATES)), np.empty(0))
+    if not len(rates):
+        return rates
+    return np.asarray(usual_ns / (rates * usual_value(1 / rates, is_rate=False)), np.float64)
 
 
 def compare_series(
@@ -185,6 +202,8 @@ def steps_result(base: Side, new: Side) -> Result:
     for side, name in ((base, "base"), (new, "new")):
         for run in side.runs:
             values = series_of(run, "period_ns", side.unit)
+            if not len(values):
+                values = _step_times_of_log(run)
             stride = max(1, -(-len(values) // _MAX_SHOWN_STEPS))
             places = np.arange(0, len(values), stride)
             tables.append(
