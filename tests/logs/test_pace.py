@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.reading import sentences
+from traceprof.cli import app
 from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.runs_named import summaries_of
 from traceprof.model.summary import Summary
+from traceprof.render.formatting import sentences
 
 BATCH = 256
 PER_LINE = 10
@@ -143,3 +145,18 @@ def test_pauses_are_compared_by_the_overall_rates(tmp_path: Path) -> None:
     assert any(text.startswith("new: 2 pauses take 120.0 s") for text in sentences(found.notes))
     same = compare_named([base], [base])
     assert not any(text.startswith("With pauses") for text in sentences(same.verdict))
+
+
+def test_logs_have_reports(tmp_path: Path) -> None:
+    base = torchtitan(tmp_path / "base.log", 10_000, 14.0)
+    new = torchtitan(tmp_path / "new.log", 9_000, 15.5, pause_s=60)
+    page = tmp_path / "page.html"
+    one = CliRunner().invoke(app, ["report", str(new), "-o", str(page)])
+    assert one.exit_code == 0, one.stderr
+    assert "2 pauses take 120.0 s" in page.read_text("utf-8")
+    two = CliRunner().invoke(app, ["report", str(base), str(new), "-o", str(page), "-f"])
+    assert two.exit_code == 0, two.stderr
+    assert "new is slower than base: 10.0% fewer tokens per second" in page.read_text("utf-8")
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    neither = CliRunner().invoke(app, ["report", str(tmp_path / "notes.txt")])
+    assert neither.exit_code == 3

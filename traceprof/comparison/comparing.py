@@ -363,6 +363,11 @@ def compare_named(
     return compare(*_with_distinct_names(first, second), parsed)
 
 
+def compare_summaries(base: list[Summary], new: list[Summary]) -> Comparison:
+    """Compare runs of both sides, which may have the same names."""
+    return compare(*_with_distinct_names(base, new))
+
+
 def compare_opened(
     base: Sequence[Path], new: Sequence[Path], opening: Opening, window: str | None
 ) -> Comparison:
