@@ -73,8 +73,8 @@ def test_two_levels_and_pauses_are_named(tmp_path: Path) -> None:
     said = sentences(run.notes)
     assert said == [
         "step_period_ns changes after step 300: 1.000 s before, 1.500 s later (+50.0%)",
-        "5 pauses take 200.0 s of 950.0 s (21.1%), up to 40.00 s each, every 100 steps; the "
-        "overall rates include them",
+        "200.0 s of 950.0 s (21.1%) in 5 pauses, the longest 40.00 s, every 100 steps; the overall "
+        "rates include them",
     ]
 
 
@@ -98,8 +98,8 @@ def test_slow_intervals_whose_lines_report_slow_steps_are_no_pauses(tmp_path: Pa
     steps_s[12] = steps_s[29] = 3.0
     said = sentences(run_of(megatron(tmp_path / "slow.log", steps_s)).notes)
     assert said == [
-        "2 slow intervals take 40.00 s of 440.0 s (9.1%), up to 20.00 s each, before steps 130, "
-        "300; the overall rates include them"
+        "40.00 s of 440.0 s (9.1%) in 2 slow intervals, the longest 20.00 s, before steps 130, 300; "
+        "the overall rates include them"
     ]
 
 
@@ -110,7 +110,9 @@ def test_pauses_of_a_run_that_prints_rates(tmp_path: Path) -> None:
     assert run.measure("overall_tokens_per_s_per_device") == pytest.approx(10_000 * 420 / 540)
     assert run.measure("overall_tokens_per_s") == pytest.approx(80_000 * 420 / 540)
     assert run.measure("step_period_ns") == pytest.approx(1.4e9)
-    assert any(text.startswith("2 pauses take 120.0 s of 540.0 s") for text in sentences(run.notes))
+    assert any(
+        text.startswith("120.0 s of 540.0 s (22.2%) in 2 pauses") for text in sentences(run.notes)
+    )
 
 
 def test_whole_seconds_are_no_pauses(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_pauses_are_compared_by_the_overall_rates(tmp_path: Path) -> None:
     said = sentences(found.verdict)
     assert said[0].startswith("No difference shown between base and new: tokens per second 0.0%")
     assert any(text.startswith("With pauses, tokens per second: 62,222.2 /s") for text in said)
-    assert any(text.startswith("new: 2 pauses take 120.0 s") for text in sentences(found.notes))
+    assert any(text.startswith("new: 120.0 s of 540.0 s") for text in sentences(found.notes))
     same = compare_named([base], [base])
     assert not any(text.startswith("With pauses") for text in sentences(same.verdict))
 
@@ -153,7 +155,7 @@ def test_logs_have_reports(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     one = CliRunner().invoke(app, ["report", str(new), "-o", str(page)])
     assert one.exit_code == 0, one.stderr
-    assert "2 pauses take 120.0 s" in page.read_text("utf-8")
+    assert "in 2 pauses, the longest 60.00 s" in page.read_text("utf-8")
     two = CliRunner().invoke(app, ["report", str(base), str(new), "-o", str(page), "-f"])
     assert two.exit_code == 0, two.stderr
     assert "new is slower than base: 10.0% fewer tokens per second" in page.read_text("utf-8")

@@ -233,7 +233,7 @@ def _drift_of(values: _Float64Array) -> _Float64Array | None:
             levels = [values[:split].mean(), values[split:].mean()]
             candidates.append(np.where(np.arange(n) < split, *levels))
     whole = float(((values - values.mean()) ** 2).sum())
-    drift = min(candidates, key=lambda fitted: float(((values - fitted) ** 2).sum()))
+    drift: _Float64Array = min(candidates, key=lambda fitted: float(((values - fitted) ** 2).sum()))
     rest = values - drift
     if float(rest @ rest) > (1 - _MIN_DRIFT_EXPLAINED_RATIO) * whole or not whole:
         return None

@@ -101,8 +101,8 @@ def _unit_of(measure: EvaluatedMeasure, sides: tuple[Side, Side]) -> str:
 
 def _overall_notes(main: EvaluatedMeasure, sides: tuple[Side, Side]) -> Iterator[Note]:
     """Yield the change of the overall rate, if it differs from the usual rate on a side."""
-    usual = [side.measure(main.name) for side in sides]
-    overall = [side.measure(f"overall_{main.name}") for side in sides]
+    usual = [side.measure(main.name) or 0.0 for side in sides]
+    overall = [side.measure(f"overall_{main.name}") or 0.0 for side in sides]
     if not all(usual) or not all(overall):
         return
     if all(

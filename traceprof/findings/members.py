@@ -34,21 +34,25 @@ def require_waiting(context: Context) -> None:
         )
 
 
-def require_ranks(context: Context) -> None:
-    """Check that the trace contains several GPUs or, without GPU activity, several CPU ranks.
+def require_activity(context: Context) -> None:
+    """Check that GPU activity was recorded, or collectives that several CPU ranks share.
 
     Raises:
-        NotRecordedError: it does not, or one file contains several CPU ranks.
+        NotRecordedError: neither was recorded, or one file contains several CPU ranks.
     """
-    if not context.devices and not context.matches.is_shared:
+    if context.devices:
+        return
+    if not context.matches.is_shared:
         context.ranks.require("kernels")
-    if len(context.places) < 2:
-        what = "GPU" if context.devices else "rank"
-        raise NotRecordedError(f"the trace contains one {what}: pass the traces of all ranks")
-    if not context.devices and len({*devices_of_members(context).values()}) < len(
-        context.matches.members
-    ):
+    elif len({*devices_of_members(context).values()}) < len(context.matches.members):
         raise NotRecordedError("one file contains the CPUs of several ranks")
+
+
+def require_ranks(context: Context) -> None:
+    """Check the same as `require_activity`, and that there are several GPUs or CPU ranks."""
+    require_activity(context)
+    if len(context.devices or context.matches.members) < 2:
+        raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
 
 
 def devices_of_members(context: Context) -> dict[int, int]:
@@ -77,7 +81,7 @@ def devices_of_members(context: Context) -> dict[int, int]:
 
 
 def _processes_of(part: Trace) -> list[int]:
-    return part.processes["process"].tolist()
+    return [int(process) for process in part.processes["process"]]
 
 
 def attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:

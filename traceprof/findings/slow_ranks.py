@@ -15,6 +15,7 @@ from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.members import (
     attributed,
     devices_of_members,
+    require_activity,
     require_ranks,
     require_waiting,
 )
@@ -69,7 +70,7 @@ _ACTIONS: Final = {
 )
 def slow_host(context: Context) -> Iterator[Finding]:
     """Find a whole host or rack that arrives late at collectives."""
-    require_ranks(context)
+    require_activity(context)
     require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:

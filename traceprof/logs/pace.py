@@ -7,6 +7,7 @@ printed step times; the time of an interval beyond its usual time is a pause.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -214,23 +215,23 @@ def _note_pauses(run: CollectedRun, pace: Pace) -> None:
     ends = pace.ends[rows]
     between = np.diff(ends)
     if len(between) >= 2 and (between == between[0]).all():
-        where, values = "every {every:count} steps", {"every": float(between[0])}
+        where = "every {every:count} steps"
     else:
-        listed = ", ".join(f"{step:g}" for step in ends[:_MAX_LISTED])
         where = "before step(s) {steps}" + ", and later" * (len(ends) > _MAX_LISTED)
-        values = {"steps": listed}
     # A slow interval whose line reports slow steps is no pause between steps.
     rest_s = pace.wall_s[rows] - pace.counts[rows] * pace.step_s[rows]
+    longest = ", the longest {most:ns}" * (len(rows) > 1)
     kind = "pause(s)" if rest_s.sum() > pauses_s.sum() / 2 else "slow interval(s)"
     run.say(
-        f"{{n:count}} {kind} take {{ns:ns}} of {{whole:ns}} ({{share:ratio}}), up to {{most:ns}} "
-        f"each, {where}; the overall rates include them",
+        f"{{ns:ns}} of {{whole:ns}} ({{share:ratio}}) in {{n:count}} {kind}"
+        f"{longest}, {where}; the overall rates include them",
         n=len(rows),
         ns=float(pauses_s.sum()) * 1e9,
         whole=whole_s * 1e9,
         share=float(pauses_s.sum()) / whole_s,
         most=float(pauses_s.max()) * 1e9,
-        **values,
+        every=float(between[0]) if len(between) else math.nan,
+        steps=", ".join(f"{step:g}" for step in ends[:_MAX_LISTED]),
     )
 
 
@@ -248,9 +249,9 @@ def _note_phases(run: CollectedRun) -> None:
         is_phase = unit_of(key.metric) == Unit.NS and key.metric not in _PERIODS
         if is_phase and key.over in INTERVALS and key.metric not in seen:
             seen.add(key.metric)
-            note = _change_of(run, key, series, _MIN_PHASE_CHANGE_RATIO)
-            if note is not None:
-                found.append(note)
+            change = _change_of(run, key, series, _MIN_PHASE_CHANGE_RATIO)
+            if change is not None:
+                found.append(change)
     for _, note in sorted(found, key=lambda change: -change[0])[:_MAX_PHASES]:
         run.say(note.text, **note.values)
 
