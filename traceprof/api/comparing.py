@@ -35,8 +35,8 @@ def compare(
             database. Pass several to use the run as the unit of the statistics.
         new: the trace, run, file, or name to compare with ``base``.
         max_regression: the limit for a regression: "5%", or "step_without_waits_ns=5%" for one
-        measure. The
-            result "limits" reports whether a limit is exceeded.
+            measure. The result "limits" reports whether a limit is exceeded (``is_exceeded``), or
+            whether the data is not sufficient to check it (``is_undecided``).
         window: analyze only this window of each trace.
         db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
 
