@@ -39,6 +39,7 @@ _WORDS: Final[Mapping[type, str]] = {
     ),
     errors.RecordingError: "recording failed",
     errors.RegressionError: "a regression was found",
+    errors.UndecidedError: "the data is not sufficient to check a limit on the regression",
 }
 
 

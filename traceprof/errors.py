@@ -10,7 +10,8 @@
     │   └── NotRecordedError    4   the trace does not contain the requested data
     ├── StoreError              3   the database of runs is unreadable, unwritable, or lacks a run
     ├── RecordingError          5   profiler missing, nothing captured, export failed
-    └── RegressionError         6   a comparison exceeded its limit
+    ├── RegressionError         6   a comparison exceeded its limit
+    └── UndecidedError          7   a comparison has too little data to check its limit
 
 A message is one line: what is wrong, where, what is expected, and what to do.
 The library raises these and never prints or exits; only ``traceprof.cli`` does.
@@ -29,6 +30,7 @@ __all__ = [
     "StoreError",
     "TraceError",
     "TraceprofError",
+    "UndecidedError",
     "UsageError",
     "WritingError",
 ]
@@ -93,3 +95,9 @@ class RegressionError(TraceprofError):
     """A comparison found a regression that exceeds the limit."""
 
     exit_code = 6
+
+
+class UndecidedError(TraceprofError):
+    """A comparison cannot check a limit: too few steps, or too much variation."""
+
+    exit_code = 7

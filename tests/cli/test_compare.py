@@ -91,6 +91,15 @@ def test_a_regression_beyond_the_limit_exits_with_6(pair: tuple[str, str]) -> No
     assert "invalid limit" in said(base, new, "--max-regression", "much", code=2)
 
 
+def test_a_limit_that_cannot_be_checked_exits_with_7(tmp_path: Path) -> None:
+    for name, idle_ns in (("base", 4_000_000), ("new", 4_100_000)):
+        write_nsys(Program(n_steps=4, idle_ns=idle_ns).trace(), tmp_path / f"{name}.sqlite")
+    files = [str(tmp_path / f"{name}.sqlite") for name in ("base", "new")]
+    done = CliRunner().invoke(app, ["compare", *files, "--max-regression", "5%"])
+    assert done.exit_code == 7
+    assert "not enough data to check the limit for new compared with base: " in done.stderr
+
+
 def test_several_runs_of_each_stand_on_either_side_of_vs(pair: tuple[str, str]) -> None:
     base, new = pair
     text = said(base, base, "vs", new, new)

@@ -40,6 +40,10 @@ def exceeded(found: Comparison) -> list[bool]:
     return found.results["limits"].table.to_frame()["is_exceeded"].tolist()
 
 
+def undecided(found: Comparison) -> list[bool]:
+    return found.results["limits"].table.to_frame()["is_undecided"].tolist()
+
+
 def adds_up(found: Comparison) -> None:
     result = found.results["difference"]
     for name in ("difference_ns", "base_ns", "new_ns"):
@@ -230,6 +234,7 @@ def test_steps_that_differ_too_much_among_themselves_tell_nothing() -> None:
     assert "This comparison cannot detect a change of any size" in said
     assert "inf" not in said
     assert exceeded(found) == [False]
+    assert undecided(found) == [True]
 
 
 def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None:
@@ -274,15 +279,55 @@ def test_the_answer_is_of_what_there_are_enough_of() -> None:
     assert "(means of 5 and 6 steps)" in said[1]
 
 
-def test_few_steps_are_told_and_not_judged_but_a_limit_still_holds() -> None:
+def test_few_steps_do_not_check_a_limit() -> None:
     base = Program(n_steps=4).summary("base")
     new = Program(kernels=longer(GEMM, 10 * MS), n_steps=4).summary("new")
     found = one(base, new, "5%")
     assert "are not enough to test the difference" in sentences(found.verdict)[0]
     assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "not judged"
-    assert exceeded(found) == [True]
+    assert (exceeded(found), undecided(found)) == ([False], [True])
     why = sentences(found.results["limits"].table.to_frame()["why"])[0]
     assert why.startswith("no statistical test")
+
+
+@pytest.mark.parametrize(
+    ("noise_ratio", "change", "state"),
+    [
+        (0.0, 1.04, "within"),  # without noise, every change is known
+        (0.0, 1.06, "exceeded"),
+        (0.1, 1.0, "undecided"),  # the noise hides 5%
+        (0.1, 0.99, "undecided"),
+        (0.001, 0.9, "within"),
+        (0.01, 1.12, "exceeded"),
+    ],
+)
+def test_a_limit_passes_only_if_the_test_would_see_it(
+    noise_ratio: float, change: float, state: str
+) -> None:
+    random = np.random.default_rng(3)
+    base, new = (
+        of_steps(name, 1e8 * times * np.exp(noise_ratio * noise_of("neighbors", 12, random)))
+        for name, times in (("base", 1.0), ("new", change))
+    )
+    found = one(base, new, "5%")
+    limit = found.results["limits"].table.row(0)
+    assert (limit["is_exceeded"], limit["is_undecided"]) == (
+        state == "exceeded",
+        state == "undecided",
+    )
+
+
+def test_series_with_trends_that_do_not_overlap_differ() -> None:
+    base = [77.5, 79.7, 79.1, 82.6, 84.6, 87.0, 86.2, 88.4, 87.5, 91.4, 90.4, 93.2, 98.5, 101.2]
+    new = [116.3, 119.7, 113.2, 119.0, 115.2, 115.2, 121.7, 116.5, 115.9, 118.2, 112.0, 111.1]
+    found = one(*(of_steps(n, 1e6 * np.array(s)) for n, s in (("a", base), ("b", new))), "5%")
+    judged = row(found, "judged", "measure", "step_period_ns")
+    assert judged["verdict"] == "worse"
+    assert 0.2 < judged["low_ratio"] < judged["change_ratio"] < judged["high_ratio"] < 0.45
+    assert exceeded(found) == [True]
+    assert any("get longer or shorter" in s for s in sentences(found.results["judged"].notes))
+    same = one(*(of_steps(name, 1e6 * np.array(base)) for name in ("a", "b")), "5%")
+    assert (exceeded(same), undecided(same)) == ([False], [False])
 
 
 def test_several_runs_of_each_are_the_unit() -> None:
@@ -327,7 +372,7 @@ def test_runs_that_are_known_by_their_measures_alone_are_told() -> None:
     judged = row(found, "judged", "measure", "samples_per_s")
     assert judged["change_ratio"] == pytest.approx(-0.1)
     assert judged["verdict"] == "not judged"
-    assert exceeded(found) == [True]
+    assert (exceeded(found), undecided(found)) == ([False], [True])
     assert "difference" in found.missing
     several = compare(
         [printed("a", 100.0), printed("b", 101.0)], [printed("c", 90.0), printed("d", 91.0)]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from traceprof.comparison.nodes import NodeIterations, nodes
-from traceprof.errors import NotRecordedError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
 
@@ -137,3 +137,23 @@ def test_nothing_is_said_of_phases_that_others_may_not_have_named() -> None:
     forward = {"phases": FORWARD, "are_phases_from_recorder": False}
     assert rank("a", 0, **forward).mode == ""
     assert rank("a", 0, phases=BOTH, are_phases_from_recorder=False).mode == "forward+backward"
+
+
+def test_runs_are_averaged_as_independent_nodes_on_request() -> None:
+    alone = {"ranks_count": 1, "calls_count": None}
+    runs = [
+        rank("a", 0, iterations_ns=100 * MS, program="train.py", **alone),
+        rank("b", 0, iterations_ns=300 * MS, program="train.py", **alone),
+    ]
+    assert [row["rank"] for row in rows_of(*runs)] == ["0", "0"]
+    table = nodes(runs, are_independent=True).results["nodes"].table
+    assert table["round_ns"].tolist() == [10 * MS, 30 * MS, 20 * MS]
+    assert table["run"].tolist() == ["a", "b", "(all)"]
+    other = replace(runs[1], program="other.py")
+    with pytest.raises(UsageError, match=r"programs differ: other.py, train.py"):
+        nodes([runs[0], other], are_independent=True)
+    with pytest.raises(UsageError, match="kinds of rounds differ"):
+        nodes([runs[0], replace(runs[1], phases=FORWARD)], are_independent=True)
+    together = [rank("c", number, calls_count=30) for number in (0, 1)]
+    with pytest.raises(UsageError, match="ranks of c are synchronized"):
+        nodes(together, are_independent=True)

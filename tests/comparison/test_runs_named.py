@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,10 +13,10 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.summaries import assert_same_runs, full_summary, make_summary
-from traceprof.comparison.runs_named import name_of, summaries_of
+from traceprof.comparison.runs_named import name_of, summaries_of, traces_named
 from traceprof.errors import StoreError, TraceError, TraceprofError, UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.summary import Summary
+from traceprof.model.summary import SourceFile, Summary
 from traceprof.session.run import Run
 from traceprof.store import Store, exported_runs
 
@@ -154,3 +155,17 @@ def test_a_damaged_export_is_not_taken_for_a_log(store: Store, folder: Path) -> 
 )
 def test_names_that_follow_from_files(path: str, name: str) -> None:
     assert name_of(path) == name
+
+
+def test_traces_of_stored_runs_are_found_by_name_and_label(store: Store, folder: Path) -> None:
+    trace = (folder / "trace.sqlite").absolute()
+    stored = make_summary("node-1", labels={"job": "j"})
+    store.add(replace(stored, sources=(SourceFile(str(trace)),)))
+    assert traces_named(["node-1", "trace.sqlite"], store.path) == [
+        ("node-1", [trace]),
+        ("trace", [Path("trace.sqlite")]),
+    ]
+    assert traces_named(["label:job=j"], store.path) == [("node-1", [trace])]
+    trace.unlink()
+    with pytest.raises(TraceError, match=r"only a summary of run 'node-1'.*does not exist"):
+        traces_named(["node-1"], store.path)

@@ -13,7 +13,7 @@ from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.elastic import elastic as restarted
 from traceprof.comparison.iterations import iterations_of_run
 from traceprof.comparison.nodes import nodes as rounds
-from traceprof.comparison.runs_named import name_of, summaries_of
+from traceprof.comparison.runs_named import summaries_of, traces_named
 from traceprof.comparison.scaling.compared import scaling as sizes_compared
 from traceprof.model.summary import Summary
 from traceprof.session.run import open_run
@@ -35,8 +35,8 @@ def compare(
             database. Pass several to use the run as the unit of the statistics.
         new: the trace, run, file, or name to compare with ``base``.
         max_regression: the limit for a regression: "5%", or "step_without_waits_ns=5%" for one
-        measure. The
-            result "limits" reports whether a limit is exceeded.
+            measure. The result "limits" reports whether a limit is exceeded (``is_exceeded``), or
+            whether the data is not sufficient to check it (``is_undecided``).
         window: analyze only this window of each trace.
         db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
 
@@ -123,14 +123,23 @@ def elastic(*runs: str | Path | Summary, db: str | Path | None = None) -> Compar
     return displayable_comparison(restarted(_summaries(runs, db)))
 
 
-def nodes(*runs: str | Path) -> Comparison:
+def nodes(
+    *runs: str | Path, are_independent: bool = False, db: str | Path | None = None
+) -> Comparison:
     """Compare iterations across nodes, with independent or synchronized ranks.
 
+    Args:
+        runs: traces, runs, names in the database, or "label:KEY=VALUE".
+        are_independent: average the runs as nodes of one job that do not synchronize.
+        db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
+
     Raises:
-        TraceprofError: a run cannot be read.
+        TraceprofError: a run cannot be found or read.
     """
-    iterations = (iterations_of_run(open_run([path]), name_of(Path(path))) for path in runs)
-    return displayable_comparison(rounds(list(chain.from_iterable(iterations))))
+    named = traces_named(runs, path_of(db))
+    iterations = (iterations_of_run(open_run(paths), name) for name, paths in named)
+    found = rounds(list(chain.from_iterable(iterations)), are_independent=are_independent)
+    return displayable_comparison(found)
 
 
 def memory(*snapshots: str | Path) -> Comparison:

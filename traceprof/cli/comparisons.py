@@ -120,7 +120,10 @@ def scaling(
     by: Annotated[
         list[str] | None,
         option(
-            "--by", "Measure of size (gpus or nodes), and labels to compare: network,batch.", "WHAT"
+            "--by",
+            "Measure of size (gpus or nodes), and labels to compare: network,batch. program and "
+            "command are labels of every recorded run.",
+            "WHAT",
         ),
     ] = None,
     ignore: Annotated[
@@ -137,7 +140,7 @@ def scaling(
 ) -> None:
     """Compare throughput by number of GPUs: speedup, efficiency, and where efficiency is lost.
 
-    traceprof compares each run with the smallest run that has the same labels.
+    traceprof compares each run with the smallest run that has the same labels and program.
     """
     from traceprof.comparison.runs_named import summaries_of
     from traceprof.comparison.scaling.compared import scaling as compared
@@ -268,12 +271,18 @@ def nodes(
         typer.Argument(
             metavar="RUN",
             autocompletion=completion.runs,
-            help="Traces or runs to compare: forward only, independent ranks …",
+            help="Traces or runs to compare (forward only, independent ranks …), names in the "
+            "database of runs, or label:KEY=VALUE.",
             callback=check_paths,
         ),
     ],
+    db: DatabaseFile = None,
     *,
     printing: Printing,
+    independent: Annotated[
+        bool,
+        option("--independent", "Average the runs as nodes of one job that do not synchronize."),
+    ] = False,
 ) -> None:
     """Compare iterations across nodes, with independent or synchronized ranks.
 
@@ -282,7 +291,12 @@ def nodes(
     """
     from traceprof.comparison.iterations import iterations_of_run
     from traceprof.comparison.nodes import nodes as compared
-    from traceprof.comparison.runs_named import name_of
+    from traceprof.comparison.runs_named import traces_named
 
-    each = (iterations_of_run(open_traces([path], opening), name_of(path)) for path in runs)
-    print_answer(lambda: compared(list(chain.from_iterable(each))), printing, runs)
+    named = traces_named(runs, db)
+    each = (iterations_of_run(open_traces(paths, opening), name) for name, paths in named)
+    print_answer(
+        lambda: compared(list(chain.from_iterable(each)), are_independent=independent),
+        printing,
+        runs,
+    )

@@ -20,12 +20,14 @@ from traceprof.cli.options import (
 )
 from traceprof.cli.output import check_suffix, message, out, write_output
 from traceprof.cli.parsing import numbers_of
-from traceprof.errors import SeveralRunsError, UsageError
+from traceprof.errors import SeveralRunsError, TraceError, TraceprofError, UsageError
 from traceprof.files import check_target
 from traceprof.measures import analysis_names
 
 _MAX_COMPARED_ITEMS: Final = 300_000
 """The maximum number of timeline items in the report of two runs."""
+
+_MAX_LOGS: Final = 2
 
 if TYPE_CHECKING:
     from traceprof.model.ranks import Ranks
@@ -46,7 +48,8 @@ def report(
 ) -> None:
     """Write all tables and charts of a trace or run to one HTML page that works offline.
 
-    For two runs, the page shows the comparison of `traceprof compare`.
+    For two runs, the page shows the comparison of `traceprof compare`. Logs have pages of their
+    measures.
     """
     target = output or Path(f"{trace[0].stem}.report.html")
     check_suffix(target, ".html", note=" (a browser can print the page as PDF)")
@@ -65,6 +68,8 @@ def write_report(
 ) -> None:
     """Write the report of a run, or the comparison of two runs, to ``target`` and say so.
 
+    The inputs may also be one or two logs.
+
     Raises:
         UsageError: the file exists, is one of the traces, or cannot be written.
     """
@@ -72,6 +77,10 @@ def write_report(
         page = _report_of_run(trace, opening, window, title)
     except SeveralRunsError as error:
         page = _report_of_comparison(two_runs(error), opening, window, title)
+    except TraceError:
+        page = _report_of_logs(trace, title)
+        if not page:
+            raise
     write_output(target, page, force=force, inputs=trace, is_page=True)
 
 
@@ -94,6 +103,27 @@ def _report_of_run(
         return [render_report(document, run.within("all").of_ranks(), Options(title=heading))]
 
     return RunCache.of(trace, opening).texts(("report", window, heading), render_page)[0]
+
+
+def _report_of_logs(paths: Sequence[Path], title: str | None) -> str:
+    """Return the report of one log, or the comparison of two; "" if the files are not logs."""
+    from traceprof.comparison.comparing import compare_summaries
+    from traceprof.comparison.records import record_of_runs
+    from traceprof.comparison.runs_named import summaries_in
+    from traceprof.render.html_text import render_html
+    from traceprof.render.registry import Options
+    from traceprof.render.report.compared import render_compared
+
+    try:
+        runs = [run for path in paths for run in summaries_in(path)]
+    except TraceprofError:
+        return ""
+    if not all(run.origin.startswith("log:") for run in runs) or len(paths) > _MAX_LOGS:
+        return ""
+    if len(paths) == len(runs) == _MAX_LOGS:
+        compared = compare_summaries(runs[:1], runs[1:])
+        return render_compared(compared, Options(title=title or ""))
+    return render_html(record_of_runs(runs), Options(title=title or ""))
 
 
 def _report_of_comparison(

@@ -45,10 +45,10 @@ from traceprof.comparison.sides import (
 )
 from traceprof.comparison.specs import ABOUT, MEASURES
 from traceprof.comparison.verdict import verdict_of
-from traceprof.errors import RegressionError, UsageError
+from traceprof.errors import RegressionError, UndecidedError, UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
-from traceprof.session.caveats import caveats_of_run, is_incomplete
+from traceprof.session.caveats import caveats_of_run, is_caveat, is_incomplete
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 from traceprof.session.shares import LEAST_MFU
@@ -262,7 +262,15 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
         for run in side.runs
         if run.window
     ]
-    return [*notes, *_step_selection_notes(sides), *_hardware_notes(*sides)]
+    return [*notes, *_log_notes(sides), *_step_selection_notes(sides), *_hardware_notes(*sides)]
+
+
+def _log_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Yield the notes of logs: warm-up, pauses, and lasting changes of rates."""
+    for run in (run for side in sides for run in side.runs if run.origin.startswith("log:")):
+        for note in run.notes:
+            if not is_caveat(note):
+                yield Note.of("{run}: {note}", run=run.name, note=note)
 
 
 _HARDWARE_NOTES: Final = (
@@ -355,6 +363,11 @@ def compare_named(
     return compare(*_with_distinct_names(first, second), parsed)
 
 
+def compare_summaries(base: list[Summary], new: list[Summary]) -> Comparison:
+    """Compare runs of both sides, which may have the same names."""
+    return compare(*_with_distinct_names(base, new))
+
+
 def compare_opened(
     base: Sequence[Path], new: Sequence[Path], opening: Opening, window: str | None
 ) -> Comparison:
@@ -391,14 +404,20 @@ def failed_limits(found: Comparison) -> None:
 
     Raises:
         RegressionError: a limit is exceeded; the message lists each measure and its change.
+        UndecidedError: no limit is exceeded, but the data is not sufficient to check one.
     """
     if "limits" not in found.results:
         return
-    failed = [row for row in found.results["limits"].table.rows() if row["is_exceeded"]]
-    if failed:
-        details = ", ".join(
-            f"{row['measure']} {format_ratio(row['worse_ratio'])} worse "
-            f"(limit {format_ratio(row['limit_ratio'])})"
-            for row in failed
-        )
-        raise RegressionError(f"regression in {found.title}: {details}")
+    for state, text, error in (
+        ("is_exceeded", "regression in", RegressionError),
+        ("is_undecided", "not enough data to check the limit for", UndecidedError),
+    ):
+        failed = [row for row in found.results["limits"].table.rows() if row[state]]
+        if failed:
+            details = ", ".join(
+                f"{row['measure']} {format_ratio(abs(row['worse_ratio']))} "
+                f"{'better' if row['worse_ratio'] < 0 else 'worse'} "
+                f"(limit {format_ratio(row['limit_ratio'])})"
+                for row in failed
+            )
+            raise error(f"{text} {found.title}: {details}")

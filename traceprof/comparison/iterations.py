@@ -10,7 +10,9 @@ from typing import Final
 import numpy as np
 
 from traceprof.comparison.nodes import NodeIterations
+from traceprof.comparison.records import program_of
 from traceprof.comparison.summary.history import of_recorder
+from traceprof.comparison.summary.summarize import environment_of
 from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import run_analysis
@@ -51,12 +53,14 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     found = [rank for part in ranks for rank in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
     waited, caveats = _waited_by_rank(ranks, found), caveats_of(ranks).notes
+    program = program_of(environment_of(ranks).get("command", ""))
     return [
         replace(
             rank,
             ranks_count=n,
             waited_ns=waited.get(rank.rank) if rank.calls_count else None,
             caveats=caveats,
+            program=program,
         )
         for rank in found
     ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from traceprof.comparison.sides import ITERATION, Side, series_of
+from traceprof.comparison.sides import ITERATION, Side, metric_series, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import (
+    MIN_CHANGE_RATIO,
     MIN_STEPS,
     Difference,
     compare_runs,
@@ -20,8 +21,10 @@ from traceprof.comparison.statistics import (
     with_displayed_values,
 )
 from traceprof.errors import UsageError
+from traceprof.logs.pace import usual_value
 from traceprof.measures.rows import Floats
 from traceprof.model.results import Note, Result, find_column_name
+from traceprof.model.summary import Summary
 from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
@@ -33,9 +36,13 @@ _STEP_MEASURES: Final = (
     ("step_without_waits_ns", "step_without_waits_ns", "ns", "lower"),
 )
 _ITERATION_MEASURES: Final = (("turn_ns", "period_ns", "ns", "lower"),)
-_LOG_MEASURES: Final = _STEP_MEASURES[:2]
-"""Measures of runs without step series, such as logs."""
+_RATE_SUFFIX: Final = "_per_s"
+_PER_DEVICE: Final = "_per_device"
+_NOT_COMPARED: Final = ("overall_", "expected_", "printed_", "tflop")
+"""Measures with these beginnings are no rates of the steps, or have the same changes as rates."""
 _MAX_SHOWN_STEPS: Final = 400
+_ROUNDING: Final = 1e-9
+_RATES: Final = ("samples_per_s", "tokens_per_s", "frames_per_s", "steps_per_s")
 _DIFFERENCE_FIELDS: Final = (
     *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
     *("base_count", "new_count", "autocorrelation"),
@@ -50,6 +57,8 @@ class EvaluatedMeasure:
     unit: str
     better: str
     difference: Difference
+    of_intervals: bool = False
+    """Whether the values are the printed intervals of logs, not steps."""
 
     @property
     def worse_ratio(self) -> float:
@@ -85,18 +94,22 @@ def evaluate_measures(
             continue
         if len(series[0]) == len(series[1]) == 1:
             both = base.measure(name), new.measure(name)
-            difference = _of_series(series[0][0], series[1][0], both, are_rates=better == "higher")
+            difference = compare_series(
+                series[0][0], series[1][0], both, are_rates=better == "higher"
+            )
         else:
             medians = [
                 [float(np.median(series_values)) for series_values in side] for side in series
             ]
             difference = compare_runs(*medians)
         found[name] = EvaluatedMeasure(name, unit, better, difference)
-    for name, _, unit, better in _LOG_MEASURES:
+    for name, unit, better in _log_measures(base, has_steps=bool(found)):
         values = [[run.measure(name) for run in side.runs] for side in (base, new)]
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:
-            found[name] = EvaluatedMeasure(name, unit, better, compare_runs(*known))
+            tested = _of_logs(name, base, new)
+            difference = tested or compare_runs(*known)
+            found[name] = EvaluatedMeasure(name, unit, better, difference, tested is not None)
     if is_same:
         return {
             name: replace(result, difference=result.difference.as_unchanged())
@@ -105,7 +118,60 @@ def evaluate_measures(
     return found
 
 
-def _of_series(
+def _log_measures(base: Side, *, has_steps: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield name, unit and direction of the step time, and of all rates of runs without steps."""
+    yield from ((name, unit, better) for name, _, unit, better in _STEP_MEASURES[:2])
+    if has_steps:
+        return
+    names = [str(name) for name in base.runs[0].table("measures")["measure"]]
+    for name in names:
+        total = name.removesuffix(_PER_DEVICE)
+        is_alone = total == name or total not in names
+        if total.endswith(_RATE_SUFFIX) and is_alone and not name.startswith(_NOT_COMPARED):
+            yield name, "1/s", "higher"
+
+
+def _of_logs(name: str, base: Side, new: Side) -> Difference | None:
+    """Test the values of two logs, one per printed interval; None if a log does not print them.
+
+    With a constant batch, a rate is the work of a step divided by its time.
+    """
+    if len(base.runs) != 1 or len(new.runs) != 1:
+        return None
+    runs, are_rates = (base.runs[0], new.runs[0]), name != "step_period_ns"
+    if are_rates:
+        series = [metric_series(run, name.removesuffix(_PER_DEVICE)) for run in runs]
+        if not all(map(len, series)) and name == "samples_per_s":
+            series = [1e9 / metric_series(run, "step_period_ns") for run in runs]
+        values = base.measure(name), new.measure(name)
+        series = [
+            row * (value / usual_value(row, is_rate=True)) if value and len(row) else row
+            for row, value in zip(series, values, strict=True)
+        ]
+    else:
+        series = [_step_times_of_log(run) for run in runs]
+        values = base.measure(name), new.measure(name)
+    if not all(map(len, series)):
+        return None
+    return compare_series(series[0], series[1], values, are_rates=are_rates)
+
+
+def _step_times_of_log(run: Summary) -> Floats:
+    """Return the step time of each printed interval in ns; from a rate if only rates are printed.
+
+    With a constant batch, a step time is the work of a step divided by the rate.
+    """
+    printed = metric_series(run, "step_period_ns")
+    usual_ns = run.measure("step_period_ns")
+    if len(printed) or not usual_ns:
+        return printed
+    rates = next(filter(len, (metric_series(run, rate) for rate in _RATES)), np.empty(0))
+    if not len(rates):
+        return rates
+    return np.asarray(usual_ns / (rates * usual_value(1 / rates, is_rate=False)), np.float64)
+
+
+def compare_series(
     base: Floats, new: Floats, values: tuple[float | None, float | None], *, are_rates: bool
 ) -> Difference:
     """Test the difference of two series, with the displayed ``values`` of the two runs.
@@ -114,13 +180,20 @@ def _of_series(
     example if few steps take most of the time.
     """
     found = compare_steps(base, new, are_rates=are_rates)
-    if (
-        values[0]
-        and values[1]
-        and not found.low_ratio <= values[1] / values[0] - 1 <= found.high_ratio
-    ):
+    change = values[1] / values[0] - 1 if values[0] and values[1] else math.nan
+    if change < found.low_ratio - _ROUNDING or change > found.high_ratio + _ROUNDING:
         found = compare_steps(base, new, are_rates=are_rates, of_means=True)
     return with_displayed_values(found, *values)
+
+
+def main_measures(measures: Mapping[str, EvaluatedMeasure]) -> list[str]:
+    """Return the names of the measures that a comparison may be about, the first one preferred.
+
+    A measure with a test comes before measures without one.
+    """
+    rates = (name for name in measures if name.removesuffix(_PER_DEVICE).endswith(_RATE_SUFFIX))
+    unique = [name for name in dict.fromkeys((MAIN[0], *rates, *MAIN)) if name in measures]
+    return sorted(unique, key=lambda name: not measures[name].difference.is_known)
 
 
 def steps_result(base: Side, new: Side) -> Result:
@@ -129,6 +202,8 @@ def steps_result(base: Side, new: Side) -> Result:
     for side, name in ((base, "base"), (new, "new")):
         for run in side.runs:
             values = series_of(run, "period_ns", side.unit)
+            if not len(values):
+                values = _step_times_of_log(run)
             stride = max(1, -(-len(values) // _MAX_SHOWN_STEPS))
             places = np.arange(0, len(values), stride)
             tables.append(
@@ -167,6 +242,8 @@ def _method(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> 
     if not differences:
         return ()
     what = "iterations" if base.unit == ITERATION else "steps"
+    if any(measure.of_intervals for measure in measures.values()):
+        what = "intervals between log lines"
     if not known:
         first = differences[0]
         return (
@@ -190,21 +267,37 @@ def _method(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> 
     together = max(difference.together for difference in known)
     text = "Durations repeat every {n:count} {what}. traceprof averages each group of {n:count}."
     in_turns = (Note.of(text, what=what, n=together),) if together > 1 else ()
+    drifting = (
+        Note.of(
+            "The {what} of a run get longer or shorter. traceprof compares their means. The "
+            "interval uses the deviations from a line or from two levels.",
+            what=what,
+        ),
+    ) * any(difference.is_drifting for difference in known)
+    apart = (
+        Note.of(
+            "All {what} of one run are longer than all {what} of the other run. The interval "
+            "contains the changes of all pairs of {what}.",
+            what=what,
+        ),
+    ) * any(difference.is_apart for difference in known)
     of_means = Note.of(
-        "There are two kinds of {what} in irregular order. traceprof compares their means, with "
-        "intervals from Welch's t-test.",
+        "A few long {what}, or {what} of two kinds, dominate the time. traceprof compares means, "
+        "with intervals from Welch's t-test.",
         what=what,
     )
+    of_kinds = (of_means,) * any(
+        difference.of_means and not difference.is_drifting for difference in known
+    )
     if all(difference.of_means for difference in known):
-        return *in_turns, of_means, _ONE_OF_EACH
+        return *in_turns, *of_kinds, *drifting, *apart, _ONE_OF_EACH
     of_steps = Note.of(
         "traceprof compares all pairs of {what} (Mann–Whitney test). The 95% interval accounts "
         "for the correlation of neighboring {what} (up to {alike:ratio}).",
         alike=max(difference.autocorrelation for difference in known),
         what=what,
     )
-    of_kinds = (of_means,) if any(difference.of_means for difference in known) else ()
-    return *in_turns, of_steps, *of_kinds, _ONE_OF_EACH
+    return *in_turns, of_steps, *of_kinds, *drifting, *apart, _ONE_OF_EACH
 
 
 _SINGLE_RUN: Final = Note(
@@ -253,9 +346,8 @@ def limits_of(
 ) -> Result:
     """Check which limits are exceeded.
 
-    A tested measure exceeds its limit if the change is above the limit and significant. Measures
-    without a test, or with too few steps for it, are compared by value alone, and the result says
-    so.
+    A tested measure exceeds its limit if the change is above the limit and significant (see
+    `check_limit`). Measures without a test are compared by value alone, and the result says so.
 
     Raises:
         UsageError: a measure is not recorded on both sides, or has no direction that is better.
@@ -273,26 +365,28 @@ def _limit_row(
     """Return the row of one limit: its measure, its regression, and whether it is exceeded."""
     name = find_column_name(limit.measure, (*measures, *better))
     if name in ("", "throughput", "time"):
-        name = next((candidate for candidate in MAIN if candidate in measures), "")
+        name = next(iter(main_measures(measures)), "")
         if not name:
             raise UsageError(
                 "throughput and step times are not recorded on both sides; name a measure, for "
                 f"example --max-regression idle_ratio=5%; available: {_known(better)}"
             )
     if name in measures:
-        worse, (is_exceeded, why) = measures[name].worse_ratio, _check_limit(limit, measures[name])
+        worse, (state, why) = measures[name].worse_ratio, check_limit(limit, measures[name])
     else:
         worse = _worse_ratio(name, sides, better)
-        is_exceeded, why = worse > limit.ratio, _NUMBERS_ALONE
+        state, why = _EXCEEDED if worse > limit.ratio else _WITHIN, _NUMBERS_ALONE
     return {
         "measure": name,
         "limit_ratio": limit.ratio,
         "worse_ratio": worse,
-        "is_exceeded": is_exceeded,
+        "is_exceeded": state == _EXCEEDED,
+        "is_undecided": state == _UNDECIDED,
         "why": why,
     }
 
 
+_WITHIN, _EXCEEDED, _UNDECIDED = "within", "exceeded", "undecided"
 _NUMBERS_ALONE: Final = Note("no statistical test: the variation of this measure is not known")
 
 
@@ -308,16 +402,33 @@ def _worse_ratio(name: str, sides: tuple[Side, Side], better: Mapping[str, str])
     return -change if direction == "higher" else change
 
 
-def _check_limit(limit: Limit, measure: EvaluatedMeasure) -> tuple[bool, Note]:
-    """Return whether the limit of a tested measure is exceeded, and the reason."""
-    found, is_beyond = measure.difference, measure.worse_ratio > limit.ratio
+def check_limit(limit: Limit, measure: EvaluatedMeasure) -> tuple[str, Note]:
+    """Return whether the limit of a tested measure is exceeded, and the reason.
+
+    A change within the limit is accepted if the interval ends within the limit, or if the test
+    would detect a change of the size of the limit. Otherwise, the test cannot check the limit.
+    """
+    found = measure.difference
     if not found.is_known:
-        return is_beyond, Note.of("no statistical test: {why}", why=found.why)
-    if not is_beyond:
-        return False, Note("within the limit")
-    if found.is_shown:
-        return True, Note("above the limit, and the difference is significant")
-    return False, Note("above the limit, but the difference is not significant")
+        return _UNDECIDED, Note.of("no statistical test: {why}", why=found.why)
+    if measure.worse_ratio > limit.ratio:
+        if found.is_shown:
+            return _EXCEEDED, Note("above the limit, and the difference is significant")
+        if found.excludes_zero:
+            return _WITHIN, Note("above the limit, but below 1%: single runs differ by up to 1%")
+        return _UNDECIDED, Note("above the limit, but the difference is not significant")
+    worst = -found.low_ratio if measure.better == "higher" else found.high_ratio
+    accepted = max(limit.ratio, MIN_CHANGE_RATIO)
+    if worst <= accepted or found.smallest_ratio <= accepted:
+        return _WITHIN, Note("within the limit")
+    if not math.isfinite(worst + found.smallest_ratio):
+        return _UNDECIDED, Note("within the limit, but the test cannot detect a change of any size")
+    return _UNDECIDED, Note.of(
+        "within the limit, but the interval reaches {worst:ratio} worse, and the test detects only "
+        "changes of {smallest:ratio} or more",
+        worst=worst,
+        smallest=found.smallest_ratio,
+    )
 
 
 def _known(better: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from traceprof.comparison.specs_of_many import (
     NODES,
     NODES_SPEC,
 )
-from traceprof.errors import NotRecordedError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.measures.rows import mean_of
 from traceprof.model.grouping import codes_of, rows_by_first
 from traceprof.model.results import Note, Result
@@ -51,6 +51,7 @@ class NodeIterations:
     ``calls_iterations_ns``, without the time between them, such as the start of a profiler.
     ``waited_ns`` is the time spent waiting for other ranks in all iterations. ``span`` is the
     window from the first to the last iteration. ``caveats`` are the caveats of the run.
+    ``program`` is the script of the run; "" if unknown.
     """
 
     run: str
@@ -71,6 +72,7 @@ class NodeIterations:
     calls_ns: float | None = None
     waited_ns: float | None = None
     span: TimeWindow | None = None
+    program: str = ""
 
     @property
     def mode(self) -> str:
@@ -98,13 +100,19 @@ _ABOUT: Final = {
 }
 
 
-def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
+def nodes(of_ranks: Sequence[NodeIterations], *, are_independent: bool = False) -> Comparison:
     """Compare the ranks of several runs; the ranks of each run are in order.
+
+    ``are_independent``: the runs are nodes of one job that do not synchronize, so a row has their
+    mean.
 
     Raises:
         NotRecordedError: no rank has an iteration.
+        UsageError: ``are_independent``, and the runs are not alike, or their ranks synchronize.
     """
     known = [rank for rank in of_ranks if rank.iterations_count]
+    if are_independent:
+        _check_independence(known)
     if not known:
         raise refused(
             NotRecordedError(
@@ -114,6 +122,8 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
             (note for rank in of_ranks for note in rank.caveats),
         )
     rows = [row for run in _group_by_run(known) for row in _node_rows(run)]
+    if are_independent:
+        rows = [*(row for row in rows if row["rank"] != MEAN), _mean_of_runs(rows)]
     on_device = _uses_devices(known)
     of_runs = [
         layers for run in _group_by_run(known) if len(layers := _layers_of_run(run, on_device))
@@ -136,6 +146,35 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     )
 
 
+def _check_independence(known: Sequence[NodeIterations]) -> None:
+    """Check that runs can be averaged as independent nodes.
+
+    Raises:
+        UsageError: they cannot; the message gives the reason.
+    """
+    for what, values in (
+        ("programs", {rank.program for rank in known} - {""}),
+        ("kinds of rounds", {rank.mode for rank in known} - {""}),
+    ):
+        if len(values) > 1:
+            raise UsageError(
+                f"--independent averages runs of one kind, but their {what} differ: "
+                f"{', '.join(sorted(values))}"
+            )
+    synchronized = sorted({rank.run for rank in known if rank.ranks == SYNCHRONIZED})
+    if synchronized:
+        raise UsageError(f"--independent: the ranks of {', '.join(synchronized)} are synchronized")
+
+
+def _mean_of_runs(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of the rows of all ranks of all runs."""
+    of_ranks = [row for row in rows if row["rank"] != MEAN]
+    return {**_mean_row(of_ranks), "run": _ALL_RUNS, "ranks": INDEPENDENT}
+
+
+_ALL_RUNS: Final = "(all)"
+
+
 def _group_by_run(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:
     """Yield the ranks of each run, sorted by rank."""
     for _, ranks in groupby(known, key=lambda rank: rank.run):
@@ -149,12 +188,15 @@ def _are_independent(run: Sequence[NodeIterations]) -> bool:
 def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
     """Return a row for each rank, and a row with the mean of independent ranks."""
     rows = [_node_row(rank) for rank in run]
-    if not _are_independent(run):
-        return rows
+    return [*rows, _mean_row(rows)] if _are_independent(run) else rows
+
+
+def _mean_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of the rows of independent ranks."""
     first = rows[0]
     numbers = [name for name, value in first.items() if not isinstance(value, str)]
     means = {name: fmean(row[name] for row in rows) for name in numbers}
-    return [*rows, {**first, **means, "rank": MEAN, "node": ""}]
+    return {**first, **means, "rank": MEAN, "node": ""}
 
 
 def _node_row(rank: NodeIterations) -> dict[str, Any]:

@@ -133,6 +133,41 @@ def _labelled(text: str, store: Store) -> list[Summary]:
     return [store.get(name) for name in names]
 
 
+def traces_named(
+    texts: Sequence[str | Path], db: Path | str | None = None
+) -> list[tuple[str, list[Path]]]:
+    """Return the name and the trace files of each run that ``texts`` name.
+
+    Each text is a trace, a run, the name of a run in the database, or ``label:KEY=VALUE``.
+
+    Raises:
+        TraceprofError: a text names no run, or the traces of a stored run do not exist.
+    """
+    store, found = Store.at(db), []
+    for text in texts:
+        named = str(text)
+        if named.startswith(_LABEL):
+            found += [_stored_traces(run) for run in _labelled(named, store)]
+        elif not is_there(named) and not _WILDCARDS.search(named) and named in store.names():
+            found.append(_stored_traces(store.get(named)))
+        else:
+            found.append((name_of(named), [Path(named)]))
+    return found
+
+
+def _stored_traces(run: Summary) -> tuple[str, list[Path]]:
+    """Return the name and the trace files of a stored run."""
+    paths = [Path(source.path) for source in run.sources]
+    missing = [path for path in paths if not path.exists()]
+    if missing or not paths:
+        where = f": {missing[0]} does not exist" if missing else ""
+        raise TraceError(
+            f"the database has only a summary of run {run.name!r}, and this command needs its "
+            f"traces{where}"
+        )
+    return run.name, paths
+
+
 def _is_trace(path: Path) -> bool:
     """Return whether ``path`` is a trace or a run, recognized by content."""
     if is_run([path]):

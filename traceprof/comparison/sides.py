@@ -210,6 +210,27 @@ _NEEDED_COLUMNS: Final = {
 }
 
 
+_INTERVALS: Final = ("step", "interval")
+_SCOPES: Final = ("run", "device", "rank")
+
+
+def metric_series(run: Summary, metric: str) -> Floats:
+    """Return the values of a rate or duration that a log prints for its intervals, in order.
+
+    The first value of a run is dropped, because it may include warm-up.
+    """
+    rows = run.table("metrics")
+    if rows.empty:
+        return np.empty(0)
+    rows = rows.take((rows["metric"] == metric) & np.isin(rows["over"], _INTERVALS))
+    scope = next((scope for scope in _SCOPES if (rows["scope"] == scope).any()), "")
+    rows = rows.take(rows["scope"] == scope)
+    rank, value = floats(rows, "rank", "value")
+    ranks = np.nan_to_num(rank, nan=-1.0)
+    rows = rows.take((ranks == ranks.min(initial=np.inf)) & np.isfinite(value) & (value > 0))
+    return np.asarray(floats(rows, "value")[0][1:], np.float64)
+
+
 def _iteration_lengths(run: Summary) -> Floats:
     """Return the duration of usual iterations that all ranks have, averaged over ranks."""
     if "steps" not in run.results:

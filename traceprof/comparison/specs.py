@@ -255,6 +255,7 @@ LIMITS: Final = spec_of(
     same limit_ratio: largest accepted regression
     derived worse_ratio: measured regression (negative: improvement)
     derived is_exceeded: whether the limit is exceeded
+    derived is_undecided: whether the data is not sufficient to check the limit
     derived why: reason for the decision
     """
 )

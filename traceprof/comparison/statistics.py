@@ -11,6 +11,11 @@ t; the degrees of freedom are the number of independent stretches.
 Periodic steps (two loader workers, a log line every ten steps) are averaged over each period. Steps
 of two kinds in irregular order (some wait, others do not) have no typical pair, so their means are
 compared. With several runs per side, the run is the unit, represented by its median.
+
+Steps that drift (a line, or two levels) are not a sample of one duration. Their means are compared,
+and the error is that of the deviations from the drift. If the steps of the two sides are far apart,
+the interval may contain the changes of all pairs. `scripts/planted_pairs` measures false alarms,
+power, and coverage on generated series.
 """
 
 from __future__ import annotations
@@ -24,7 +29,14 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.measures.steps.steadiness import are_long, long_step_period
+from traceprof.comparison.precision import (
+    MeanEstimate,
+    autocorrelation,
+    centered_ranks,
+    interval_reach,
+    welch_freedom,
+)
+from traceprof.measures.steps.steadiness import are_long, find_rise, long_step_period
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -34,14 +46,22 @@ MIN_STEPS: Final = 5
 MIN_CHANGE_RATIO: Final = 0.01
 """Minimum change with one run per side: runs of the same program differ by up to this ratio."""
 
-_SIGNIFICANCE_LEVEL: Final = 0.05
+_SERIES_LEVEL: Final = 0.035
+"""Nominal level of 95% intervals of series: estimated correlations add false alarms, up to 5%."""
 _POWER: Final = 0.8
-_MAX_CORRELATION: Final = 0.9
+_ROUNDING: Final = 1e-9
 _BISECTION_STEPS: Final = 60
 _MAX_PERIOD_STEPS: Final = 32
 _MIN_PERIODS: Final = 8
 _MIN_STANDARD_ERRORS: Final = 3.0
 """Minimum height of a periodic correlation, in standard errors."""
+_MIN_DRIFTING_STEPS: Final = 10
+_MIN_DRIFT_EXPLAINED_RATIO: Final = 0.85
+"""Minimum share of the variance that a drift explains."""
+_MIN_GAP_RATIO: Final = 1 / 3
+"""Minimum gap between two sides that are apart, as a ratio of the wider range of steps."""
+_MAX_CORRELATION_AFTER_DRIFT: Final = 0.6
+"""Maximum correlation of neighboring deviations from a drift; otherwise it is correlated noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,9 @@ class Difference:
     is the share of pairs in which the new value is larger (1/2: no effect). ``autocorrelation`` is
     the correlation of neighboring values (0: none). ``together`` steps are averaged into one value.
     ``of_runs``: the values are runs, not steps. ``of_means``: ``base``, ``new`` and the change are
-    means, because the steps of a side are of two kinds.
+    means, because the steps of a side are of two kinds. ``is_drifting``: the steps of a side get
+    longer or shorter; the change is that of means. ``is_apart``: all steps of one side are longer
+    than all steps of the other side, and the interval contains the changes of all pairs.
     """
 
     base: float
@@ -73,6 +95,8 @@ class Difference:
     of_runs: bool = False
     why: str = ""
     of_means: bool = False
+    is_drifting: bool = False
+    is_apart: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -119,51 +143,103 @@ def compare_steps(
     Rates are averaged over time, that is, by their harmonic mean. ``of_means`` compares means,
     which include outliers, instead of pairs of steps.
     """
-    period = _period_of_both(base, new)
     counts = len(base), len(new)
+    is_drifting = any(drift is not None for drift in _drifts_of(base, new, are_rates=are_rates))
+    period = 1 if is_drifting else _period_of_both(base, new)
     base, new = (_average_periods(values, period, are_rates) for values in (base, new))
     found = _untested(float(np.median(base)), float(np.median(new)), *counts)
     if min(len(base), len(new)) < MIN_STEPS:
         return found
-    if of_means or any(are_long(values) is not None for values in (base, new)):
-        return replace(_compare_means(found, base, new, are_rates), together=period)
+    times = [1 / values if are_rates else values for values in (base, new)]
+    drifts = _drifts_of(base, new, are_rates=are_rates)
+    is_drifting = any(drift is not None for drift in drifts)
+    if of_means or is_drifting or any(are_long(values) is not None for values in (base, new)):
+        rests = [
+            series if drift is None else series - drift
+            for series, drift in zip(times, drifts, strict=True)
+        ]
+        found = _compare_means(found, times, rests, are_rates=are_rates, is_cautious=is_drifting)
+        found = replace(found, is_drifting=is_drifting)
+    else:
+        found = _compare_pairs(found, base, new)
+        if math.isnan(found.low_ratio + found.high_ratio):  # few independent steps
+            means = _compare_means(found, times, times, are_rates=are_rates, is_cautious=True)
+            found = found if means.is_inconclusive else means
+    return _with_range_of_pairs(replace(found, together=period), base, new)
+
+
+def _compare_pairs(found: Difference, base: _Float64Array, new: _Float64Array) -> Difference:
+    """Return the difference of two series by all pairs of their values."""
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
     change = _pair_quantile(first, second, 0.5)
     shifted = np.log(new) - change
     sides = [
-        _MeanEstimate.of(_share_below(np.sort(shifted), np.log(base))),
-        _MeanEstimate.of(_share_below(first, shifted)),
+        MeanEstimate.of(_share_below(np.sort(shifted), np.log(base))),
+        MeanEstimate.of(_share_below(first, shifted)),
     ]
-    error, freedom = _difference_error(sides)
-    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    error = math.hypot(*(side.error for side in sides))
+    freedom = welch_freedom([side.error for side in sides], [side.freedom for side in sides])
+    reach = interval_reach(freedom, _SERIES_LEVEL) * error
     detectable = reach + NormalDist().inv_cdf(_POWER) * error
     low, high, detectable_change = (
         _pair_quantile(first, second, share)
         for share in (0.5 - reach, 0.5 + reach, 0.5 + detectable)
     )
-    smallest = _smallest_detectable(first, second, change, detectable_change, reach)
-    gap = max(second[0] - first[-1], first[0] - second[-1])
-    if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
-        # A drift leaves few independent steps. Ranks then cannot exclude any change, but the
-        # durations of both sides do not overlap, so their means are compared.
-        error, freedom = _difference_error(
-            [_MeanEstimate.of(np.log(values)) for values in (base, new)]
-        )
-        half = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
-        if half < abs(change):
-            low, high = change - half, change + half
-            smallest = math.expm1(half + NormalDist().inv_cdf(_POWER) * error)
     return replace(
         found,
         change_ratio=math.expm1(change),
         low_ratio=math.expm1(low) if math.isfinite(low) else math.nan,
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
-        smallest_ratio=smallest,
-        larger_ratio=float(_share_below(first, second).mean()),
+        smallest_ratio=_smallest_detectable(first, second, change, detectable_change, reach),
+        larger_ratio=_share_of_larger(first, second),
         autocorrelation=max(side.correlation for side in sides),
-        together=period,
         why="",
     )
+
+
+def _with_range_of_pairs(found: Difference, base: _Float64Array, new: _Float64Array) -> Difference:
+    """Return the difference with the changes of all pairs as interval, if the sides are far apart.
+
+    A drift leaves few independent steps, and the test then cannot exclude any change. Steps of the
+    two sides that do not overlap show the difference without a model of the noise.
+    """
+    low, high = float(new.min() / base.max() - 1), float(new.max() / base.min() - 1)
+    gap = max(new.min() - base.max(), base.min() - new.max())
+    if found.excludes_zero or gap < _MIN_GAP_RATIO * max(np.ptp(base), np.ptp(new)):
+        return found
+    return replace(found, low_ratio=low, high_ratio=high, is_apart=True, smallest_ratio=high - low)
+
+
+def _drifts_of(
+    base: _Float64Array, new: _Float64Array, *, are_rates: bool
+) -> list[_Float64Array | None]:
+    return [_drift_of(1 / values if are_rates else values) for values in (base, new)]
+
+
+def _drift_of(values: _Float64Array) -> _Float64Array | None:
+    """Return the drift of a series at each step: a line, or two levels; None if there is none.
+
+    A drift explains most of the variance, and the remaining deviations are hardly correlated.
+    Noise with correlated neighbors can resemble a drift, but its deviations remain correlated.
+    """
+    n = len(values)
+    if n < _MIN_DRIFTING_STEPS:
+        return None
+    place = np.arange(n) - (n - 1) / 2
+    candidates = [values.mean() + place * (place @ values) / (place @ place)]
+    rise, fall = find_rise(values), find_rise(values[::-1])
+    for split in (rise, None if fall is None else n - fall):
+        if split is not None and 0 < split < n:
+            levels = [values[:split].mean(), values[split:].mean()]
+            candidates.append(np.where(np.arange(n) < split, *levels))
+    whole = float(((values - values.mean()) ** 2).sum())
+    drift: _Float64Array = min(candidates, key=lambda fitted: float(((values - fitted) ** 2).sum()))
+    rest = values - drift
+    if float(rest @ rest) > (1 - _MIN_DRIFT_EXPLAINED_RATIO) * whole or not whole:
+        return None
+    if float(np.ptp(rest)) < _ROUNDING * float(values.max()):
+        return drift
+    return drift if autocorrelation(rest) <= _MAX_CORRELATION_AFTER_DRIFT else None
 
 
 def with_displayed_values(found: Difference, base: float | None, new: float | None) -> Difference:
@@ -188,15 +264,23 @@ def with_displayed_values(found: Difference, base: float | None, new: float | No
 
 
 def _compare_means(
-    found: Difference, base: _Float64Array, new: _Float64Array, are_rates: bool
+    found: Difference,
+    times: Sequence[_Float64Array],
+    rests: Sequence[_Float64Array],
+    *,
+    are_rates: bool,
+    is_cautious: bool,
 ) -> Difference:
-    """Return the difference of the means of two series: their ratio, with the errors of both."""
-    times = [1 / series if are_rates else series for series in (base, new)]
-    sides = [_MeanEstimate.of(series) for series in times]
+    """Return the difference of the means of two series: their ratio, with the errors of both.
+
+    ``rests`` are the deviations of ``times`` from their drifts. ``is_cautious``: the correlation of
+    neighbors may be larger than estimated (see `MeanEstimate.of`).
+    """
+    sides = [MeanEstimate.of(series, is_cautious=is_cautious) for series in rests]
     means = [float(series.mean()) for series in times]
     errors = [side.error / mean for side, mean in zip(sides, means, strict=True)]
-    error, freedom = math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
-    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    error, freedom = math.hypot(*errors), welch_freedom(errors, [side.freedom for side in sides])
+    reach = interval_reach(freedom, _SERIES_LEVEL) * error
     values = [1 / mean if are_rates else mean for mean in means]
     change = math.log(values[1] / values[0])
     return replace(
@@ -207,17 +291,11 @@ def _compare_means(
         low_ratio=math.expm1(change - reach),
         high_ratio=math.expm1(change + reach),
         smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
-        larger_ratio=float(_share_below(np.sort(base), new).mean()),
+        larger_ratio=_share_of_larger(*times, are_rates=are_rates),
         autocorrelation=max(side.correlation for side in sides),
         why="",
         of_means=True,
     )
-
-
-def _difference_error(sides: Sequence[_MeanEstimate]) -> tuple[float, float]:
-    """Return the standard error of the difference of two means, and its degrees of freedom."""
-    errors = [side.error for side in sides]
-    return math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
 
 
 def _smallest_detectable(
@@ -249,9 +327,9 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
         error, freedom = math.sqrt(spreads[0] * (1 + 1 / n)), n - 1.0
     else:
         errors = [math.sqrt(spreads[0] / len(base)), math.sqrt(spreads[1] / len(new))]
-        freedom = _welch_freedom(errors, [len(base) - 1.0, len(new) - 1.0])
+        freedom = welch_freedom(errors, [len(base) - 1.0, len(new) - 1.0])
         error = math.hypot(*errors)
-    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    reach = interval_reach(freedom) * error
     middle = math.log1p(found.change_ratio)
     return replace(
         found,
@@ -269,7 +347,7 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
         return math.nan, math.nan
     is_above = (values > np.median(values)).astype(np.float64)
     # The reach is the uncertainty of the share of values below the median.
-    reach = _MeanEstimate.of(is_above, correlation_of=values).reach
+    reach = MeanEstimate.of(is_above, correlation_of=values).reach
     low, high = np.quantile(values, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
     return float(low), float(high)
 
@@ -278,7 +356,7 @@ def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
     """Return the 95% interval of the mean of an ordered series; NaN if it is too short."""
     if len(values) < MIN_STEPS:
         return math.nan, math.nan
-    middle, reach = float(values.mean()), _MeanEstimate.of(values).reach
+    middle, reach = float(values.mean()), MeanEstimate.of(values).reach
     return middle - reach, middle + reach
 
 
@@ -314,7 +392,7 @@ def _find_period(values: _Float64Array, most: int) -> int:
     """Return the lag, up to ``most``, with the highest autocorrelation; 1 if none stands out."""
     if most < 2:
         return 1
-    order = _centered_ranks(values)
+    order = centered_ranks(values)
     whole = float(order @ order)
     if not whole:
         return 1
@@ -334,44 +412,17 @@ def _average_periods(values: _Float64Array, period: int, are_rates: bool) -> _Fl
     return np.asarray(values[: n * period].reshape(n, period).mean(axis=1), np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _MeanEstimate:
-    """The precision of the mean of a series with correlated neighbors.
-
-    ``error`` is the standard error, ``freedom`` its degrees of freedom, and ``correlation`` that of
-    neighbors.
-    """
-
-    error: float
-    freedom: float
-    correlation: float
-
-    @classmethod
-    def of(
-        cls, places: _Float64Array, correlation_of: _Float64Array | None = None
-    ) -> _MeanEstimate:
-        """Estimate the precision of the mean of ``places``, a series in order.
-
-        The correlation is that of the series ``correlation_of``, by default ``places``.
-        """
-        n = len(places)
-        correlation = _autocorrelation(places if correlation_of is None else correlation_of)
-        variance = float(places.var(ddof=1)) * (1 + correlation) / (1 - correlation)
-        stretch = _bandwidth(n, correlation)
-        freedom = n - 1.0 if stretch == 1 else max(1.0, 1.5 * n / stretch - 1)
-        return cls(math.sqrt(variance / n), freedom, correlation)
-
-    @property
-    def reach(self) -> float:
-        """Half the width of the 95% interval."""
-        return _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, self.freedom) * self.error
-
-
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
     """Return the share of ``order`` (sorted) below each value; equal values count half."""
     below = np.searchsorted(order, values, side="left")
     not_above = np.searchsorted(order, values, side="right")
     return np.asarray((below + not_above) / (2 * len(order)), np.float64)
+
+
+def _share_of_larger(base: _Float64Array, new: _Float64Array, *, are_rates: bool = False) -> float:
+    """Return the share of pairs in which the new value is larger; of times, or of their rates."""
+    share = float(_share_below(np.sort(base), new).mean())
+    return 1 - share if are_rates else share
 
 
 def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> float:
@@ -391,57 +442,3 @@ def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> flo
         else:
             high = middle
     return high
-
-
-def _welch_freedom(errors: Sequence[float], freedoms: Sequence[float]) -> float:
-    """Return the degrees of freedom of a difference (Welch–Satterthwaite)."""
-    whole = sum(error**2 for error in errors) ** 2
-    parts = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
-    return whole / parts if parts else min(freedoms)
-
-
-def _autocorrelation(values: _Float64Array) -> float:
-    """Return the rank correlation of neighbors; ranks limit the effect of outliers.
-
-    The estimate of a short series is too low by about (1 + 4 rho) / n, which is corrected.
-    """
-    order = _centered_ranks(values)
-    whole = float(order @ order)
-    found = float(order[1:] @ order[:-1]) / whole if whole else 0.0
-    return min(max(found + (1 + 4 * found) / len(values), 0.0), _MAX_CORRELATION)
-
-
-def _centered_ranks(values: _Float64Array) -> _Float64Array:
-    order = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
-    return np.asarray(order - order.mean(), np.float64)
-
-
-def _bandwidth(n: int, correlation: float) -> int:
-    """Return the length of a stretch of dependent neighbors (Andrews' bandwidth)."""
-    strength = 4 * correlation**2 / (1 - correlation**2) ** 2
-    return max(1, min(math.ceil(1.1447 * math.cbrt(strength * n)), n // 3))
-
-
-def _student_quantile(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on.
-
-    Values between 1 and 3 are interpolated.
-    """
-    if freedom >= 3:
-        return _cornish_fisher(p, freedom)
-    known = [math.tan(math.pi * (p - 0.5)), (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))]
-    known.append(_cornish_fisher(p, 3))
-    places = [1 / 3, 1 / 2, 1.0]
-    return float(np.exp(np.interp(1 / max(1.0, freedom), places, np.log(known[::-1]))))
-
-
-def _cornish_fisher(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t by the Cornish–Fisher expansion of the normal quantile."""
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))

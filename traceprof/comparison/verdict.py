@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.comparison.judging import MAIN, EvaluatedMeasure
+from traceprof.comparison.judging import EvaluatedMeasure, main_measures
 from traceprof.comparison.sides import ITERATION, STEP, Side
 from traceprof.measures.rows import Ints
 from traceprof.model.results import Note, Result
@@ -18,6 +18,7 @@ from traceprof.names.kernels import short_name
 _MIN_PART_RATIO: Final = 0.05
 _MOST_CAUSES: Final = 3
 _MAX_EQUAL_RATIO: Final = 0.0005
+_MIN_OVERALL_RATIO: Final = 0.01
 _MIN_SHOWN_RATIO: Final = 0.001
 """Minimum detectable change that is shown; smaller values would be printed as 0.0%."""
 _PARTS: Final = {
@@ -33,12 +34,7 @@ def verdict_of(
     measures: Mapping[str, EvaluatedMeasure], difference: Result | None, sides: tuple[Side, Side]
 ) -> tuple[Note, ...]:
     """Return the verdict: the change of the main measure, then its causes."""
-    main_measures = [measures[name] for name in MAIN if name in measures]
-    # With few steps, one measure may have one value more than another, which may be enough.
-    main = next(
-        (measure for measure in main_measures if measure.difference.is_known),
-        next(iter(main_measures), None),
-    )
+    main = next((measures[name] for name in main_measures(measures)), None)
     found = [] if main is None else list(_main_notes(main, measures, sides))
     if difference is not None and len(difference.tables["parts"]):
         found += _cause_notes(difference)
@@ -70,7 +66,7 @@ def _main_notes(
         smallest=max(found.smallest_ratio, _MIN_SHOWN_RATIO),
         n_base=found.base_count,
         n_new=found.new_count,
-        of=sides[0].unit if not found.of_runs else "run",
+        of=_unit_of(main, sides),
     )
     # Throughput shows the direction; readers think in step times.
     time = main if main.unit == "ns" else measures.get("step_period_ns", main)
@@ -91,13 +87,43 @@ def _main_notes(
             n_new=counts[0],
             n_base=counts[1],
             together=time.difference.together,
-            of="run" if time.difference.of_runs else sides[0].unit,
+            of=_unit_of(time, sides),
         )
+    yield from _overall_notes(main, sides)
+
+
+def _unit_of(measure: EvaluatedMeasure, sides: tuple[Side, Side]) -> str:
+    """Return what the values of a measure are: run, step, iteration, or interval of a log."""
+    if measure.difference.of_runs:
+        return "run"
+    return "interval" if measure.of_intervals else sides[0].unit
+
+
+def _overall_notes(main: EvaluatedMeasure, sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Yield the change of the overall rate, if it differs from the usual rate on a side."""
+    usual = [side.measure(main.name) or 0.0 for side in sides]
+    overall = [side.measure(f"overall_{main.name}") or 0.0 for side in sides]
+    if not all(usual) or not all(overall):
+        return
+    if all(
+        abs(whole / rate - 1) < _MIN_OVERALL_RATIO
+        for whole, rate in zip(overall, usual, strict=True)
+    ):
+        return
+    base, new = overall
+    yield Note.of(
+        f"With pauses, {{what}}: {{new:{main.unit}}}, compared with {{base:{main.unit}}} in the "
+        f"base ({'+' if new > base else '−'}{{change:ratio}}).",
+        what=_MEASURE_WORDS.get(main.name) or _rate_words(main.name),
+        new=new,
+        base=base,
+        change=abs(new / base - 1),
+    )
 
 
 def _sentence(main: EvaluatedMeasure) -> str:
     """Return the verdict on the main measure, or the reason why there is none."""
-    found, what = main.difference, _MEASURE_WORDS[main.name]
+    found, what = main.difference, _MEASURE_WORDS.get(main.name) or _rate_words(main.name)
     direction, change = _change_words(main)
     if not found.is_known and abs(main.worse_ratio) < _MAX_EQUAL_RATIO:
         return (
@@ -136,29 +162,36 @@ def _change_words(main: EvaluatedMeasure) -> tuple[str, str]:
     """
     is_more = main.difference.change_ratio > 0
     direction = "slower" if main.worse_ratio > 0 else "faster"
-    more, fewer, times = _CHANGES[main.name]
+    more, fewer, times = _CHANGES.get(main.name) or _rate_changes(_rate_words(main.name))
     if main.difference.change_ratio >= 1:
         return direction, times
     return direction, more if is_more else fewer
 
 
+def _rate_words(name: str) -> str:
+    """Return a rate in words, such as "tokens per second and GPU"."""
+    total = name.removesuffix("_per_device")
+    of_device = " and GPU" if total != name else ""
+    return f"{total.removesuffix('_per_s').replace('_', ' ')} per second{of_device}"
+
+
+def _rate_changes(what: str) -> tuple[str, str, str]:
+    return (
+        f"{{size:ratio}} more {what}",
+        f"{{size:ratio}} fewer {what}",
+        f"{{times:factor}} the {what}",
+    )
+
+
 _CHANGES: Final = {
-    "samples_per_s": (
-        "{size:ratio} more samples per second",
-        "{size:ratio} fewer samples per second",
-        "{times:factor} the samples per second",
-    ),
-    **{
-        name: (
-            f"{what} takes {{size:ratio}} longer",
-            f"{what} takes {{size:ratio}} less time",
-            f"{what} takes {{times:factor}} as long",
-        )
-        for name, what in (("step_period_ns", "a step"), ("turn_ns", "an iteration"))
-    },
+    name: (
+        f"{what} takes {{size:ratio}} longer",
+        f"{what} takes {{size:ratio}} less time",
+        f"{what} takes {{times:factor}} as long",
+    )
+    for name, what in (("step_period_ns", "a step"), ("turn_ns", "an iteration"))
 }
 _MEASURE_WORDS: Final = {
-    "samples_per_s": "samples per second",
     "step_period_ns": "step time",
     "turn_ns": "iteration time",
 }

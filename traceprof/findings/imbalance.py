@@ -10,13 +10,14 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, rule
-from traceprof.findings.slow_ranks import (
-    BALANCE_EXPERTS,
+from traceprof.findings.members import (
     attributed,
     devices_of_members,
+    require_ranks,
     require_waiting,
 )
+from traceprof.findings.rules import RANKS, Finding, rule
+from traceprof.findings.slow_ranks import BALANCE_EXPERTS
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.waits import waiting_of_members
 from traceprof.measures.ranks.groups import find_late_host_or_rack
@@ -52,7 +53,7 @@ _ACTIONS: Final = {
 @rule(
     "load balance across ranks",
     "load imbalance: the rank with the most work changes from step to step",
-    "kernels",
+    about=RANKS,
     show="rank-steps",
 )
 def load_imbalance(context: Context) -> Iterator[Finding]:
@@ -61,8 +62,7 @@ def load_imbalance(context: Context) -> Iterator[Finding]:
     The saving is the work of that rank minus the mean of the ranks, summed over the steps. Steps
     count only if no earlier finding names their late rank.
     """
-    if len(context.devices) < 2:
-        raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
+    require_ranks(context)
     require_waiting(context)
     if find_stages(context.ranks):
         raise NotRecordedError("pipeline stages have different work by design")

@@ -43,6 +43,7 @@ AUTOGRAD: Final = "autograd functions"
 COPIES: Final = "copies or memsets"
 TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
+RANKS: Final = "communication between ranks"
 
 _COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
 _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
@@ -56,6 +57,7 @@ _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
     COPIES: lambda context: context.n_copies > 0,
     TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
     STEPS: lambda context: len(context.all_steps) > 0,
+    RANKS: lambda context: context.matches.is_shared,
 }
 """What rules are about, and a function that returns whether the trace contains it. If not, the rule
 abstains."""

@@ -12,9 +12,16 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.members import (
+    attributed,
+    devices_of_members,
+    require_activity,
+    require_ranks,
+    require_waiting,
+)
+from traceprof.findings.rules import RANKS, Finding, rule
 from traceprof.measures import shown_by
-from traceprof.measures.collectives.blame import find_blame, why_withheld
+from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.costs import Cause, cause_of, cost_of, tails_delayed_by
@@ -30,13 +37,13 @@ from traceprof.measures.ranks.stragglers import (
     stages_of_members,
 )
 from traceprof.measures.ranks.work_times import SlowRanks, describe_slow, find_slow_ranks
+from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.names.ranges import in_phase
 
 _MIN_SHARE_RATIO: Final = 0.03
 _MIN_SLOW_FACTOR: Final = 1.5
-_MIN_SHARED_COLLECTIVES: Final = 2
 _MIN_RANGE_FACTOR: Final = 1.05
 _REPLAY_ERROR_FACTOR: Final = 0.95
 _MODEL: Final = Note(
@@ -55,31 +62,15 @@ _ACTIONS: Final = {
 }
 
 
-def require_waiting(context: Context) -> None:
-    """Check that the waits between ranks are known.
-
-    Raises:
-        NotRecordedError: the trace does not show which rank waits for which rank.
-    """
-    if not context.matches.is_shared:
-        raise NotRecordedError("no collective is shared by several ranks")
-    if why_not := why_withheld(context.ranks):
-        raise NotRecordedError(why_not)
-    waits = find_waits(context.ranks)
-    if len(np.unique(waits["match"][waits["is_in_step"]])) < _MIN_SHARED_COLLECTIVES:
-        raise NotRecordedError(
-            "the ranks share too few collectives in this window to attribute their waiting"
-        )
-
-
 @rule(
     "load balance across ranks",
     "a whole host or rack that is late at collectives",
-    "kernels",
+    about=RANKS,
     show="hosts",
 )
 def slow_host(context: Context) -> Iterator[Finding]:
     """Find a whole host or rack that arrives late at collectives."""
+    require_activity(context)
     require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:
@@ -89,14 +80,14 @@ def slow_host(context: Context) -> Iterator[Finding]:
     group = find_late_host_or_rack(context.ranks)
     if group is None:
         return
-    cost_ns = cost_of(context.ranks, group.late_members)
+    cost_ns = _bounded_cost(context, cost_of(context.ranks, group.late_members), group.excess_ns)
     ratio = cost_ns / context.window_ns
     if ratio < _MIN_SHARE_RATIO:
         return
     kind = group.kind
     table = matches_in_step(context.ranks).table
     claims = _claims_on_waiting(context, group.late_members, cost_ns)
-    kind_of_saving, model = kind_and_model(claims, _MODEL)
+    kind_of_saving, model = _kind_and_model(context, claims)
     delayed = table.take(
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
@@ -132,17 +123,19 @@ def slow_host(context: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "load balance across ranks", "a rank that is late at collectives", "kernels", show="stragglers"
+    "load balance across ranks",
+    "a rank that is late at collectives",
+    about=RANKS,
+    show="stragglers",
 )
 def straggler(context: Context) -> Iterator[Finding]:
     """Find a rank or a pipeline stage that arrives late at collectives."""
-    if len(context.devices) < 2:
-        raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
+    require_ranks(context)
     try:
         require_waiting(context)
     except NotRecordedError as error:
         slow_ranks = find_slow_ranks(context.ranks)
-        if slow_ranks is None:
+        if slow_ranks is None or not context.devices:
             raise
         yield _slow_rank_finding(context, slow_ranks, str(error))
         return
@@ -155,6 +148,7 @@ def straggler(context: Context) -> Iterator[Finding]:
         slow_ranks = find_slow_ranks(context.ranks)
         if (
             slow_ranks is not None
+            and context.devices
             and slow_ranks.is_compute
             and slow_ranks.factor >= _MIN_SLOW_FACTOR
             and not any(changes_rank(context.ranks, place) for place in slow_ranks.places)
@@ -174,7 +168,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     once = "Late once" if slow.is_once else "Straggler"
     # A one-time cost is a share of the window; a recurring cost is a share of the steps.
     share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
-    kind, model = kind_and_model(claims, _MODEL)
+    kind, model = _kind_and_model(context, claims)
     yield Finding(
         title=Note.of(
             f"{once}: the other ranks wait for {{slow}} for {{share:ratio}} of "
@@ -191,7 +185,9 @@ def straggler(context: Context) -> Iterator[Finding]:
         else (slow.evidence, *_notes_on_cause(slow.cause)),
         action=_ACTION_ONCE.format(slow=slow.label)
         if slow.is_once
-        else _advice_on(slow.label, slow.cause),
+        else _advice_on(slow.label, slow.cause)
+        if context.devices
+        else _ADVICE_ON_CPUS.format(who=slow.label),
         caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
         "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
@@ -264,6 +260,25 @@ BALANCE_EXPERTS: Final = (
 """Advice on ranks that are late because their experts get more tokens."""
 
 
+def _bounded_cost(context: Context, cost_ns: int, excess_ns: int) -> int:
+    """Return the cost of a delay; of CPU ranks, at most the extra time of the late rank.
+
+    CPU collectives may run beside the backward pass, so part of the waiting costs nothing.
+    """
+    return cost_ns if context.devices or not excess_ns else min(cost_ns, excess_ns)
+
+
+def _kind_and_model(context: Context, claims: tuple[Claim, ...]) -> tuple[Kind, Note | None]:
+    """Return how certain the saving is: of CPU ranks, an upper bound."""
+    return kind_and_model(claims, _MODEL) if context.devices else (Kind.BOUNDED, None)
+
+
+_ADVICE_ON_CPUS: Final = (
+    f"Find out why {{who}} is late (`{shown_by('stragglers')}`): more work (uneven batches), a "
+    "busier or slower host, or slower data and storage."
+)
+
+
 def _advice_for(who: str) -> str:
     """Return the advice on a late rank or stage."""
     return (
@@ -331,6 +346,7 @@ def _find_straggler(context: Context) -> _Straggler | None:
     slow = next((rank for rank in lateness if rank.is_straggler), None)
     if slow is not None:
         cause = cause_of(context.ranks, slow.member)
+        slow = replace(slow, cost_ns=_bounded_cost(context, slow.cost_ns, slow.excess_ns))
         note = _note_on_rank(slow)
         return _Straggler(slow.label, (slow.member,), slow.cost_ns, note, cause=cause)
     late = next((rank for rank in lateness if is_once_in_all(context.ranks, rank)), None)
@@ -373,18 +389,21 @@ def _claims_on_waiting(
     waiting_any = Intervals.empty()
     for time in others.values():
         waiting_any |= time.here()  # read here: no worker process has the times of all ranks
-    times = {d: context.times[d] for place, d in device_of.items() if place in places}
+    nothing = DeviceTime.nothing()
+    times = {d: context.times.get(d, nothing) for place, d in device_of.items() if place in places}
     computing = {device: time.compute & waiting_any for device, time in times.items()}
     not_computing = {device: waiting_any - time.compute for device, time in times.items()}
     waited = [(time & context.ranks.span.times).total_ns for time in others.values()]
     waited_ns, most = sum(waited), min(waited, default=0) / max(1, cost_ns)
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
     due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
-    by_host, nothing = idle_times(context.ranks)["communication"], Intervals.empty()
-    exposed = {
-        d: time & (context.times[d].communication | by_host.get(d, nothing))
-        for d, time in others.items()
-    }
+    exposed = others
+    if context.devices:
+        by_host = idle_times(context.ranks)["communication"]
+        exposed = {
+            d: time & (context.times[d].communication | by_host.get(d, Intervals.empty()))
+            for d, time in others.items()
+        }
     extra = context.unclaimed(computing, ClaimKind.COMPUTE), context.unclaimed(not_computing)
     claims = (
         *attributed((context.unclaimed(exposed),), due_ns * len(others)),
@@ -396,26 +415,3 @@ def _claims_on_waiting(
         replace(claim, between=(_REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
         for claim in claims
     )
-
-
-def devices_of_members(context: Context) -> dict[int, int]:
-    """Return the device of each rank, by index in `find_members`."""
-    rows = context.matches.rows.select("member", "device")
-    known_rows = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
-    places, first = np.unique(known_rows["member"], return_index=True)
-    found = dict(zip(places.tolist(), known_rows["device"][first].tolist(), strict=True))
-    # Ranks whose CPU communicates: the first device of their process.
-    devices: dict[int, int] = {}
-    for process, device in context.process_devices:
-        devices.setdefault(process, device)
-    for place, member in enumerate(context.matches.members):
-        if member.process in devices:
-            found.setdefault(place, devices[member.process])
-    return found
-
-
-def attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
-    """Return the claims with ``due_ns`` of their time attributed to the finding, or all."""
-    total_ns = sum(claim.total_ns for claim in claims)
-    ratio = min(1.0, due_ns / total_ns) if total_ns else 0.0
-    return tuple(replace(claim, attributed_ratio=ratio) for claim in claims)

@@ -15,6 +15,7 @@ import numpy as np
 
 from traceprof.logs.checks import check
 from traceprof.logs.gathered import CUMULATIVE, INTERVALS, CollectedRun, Key, Series, When, unit_of
+from traceprof.logs.pace import add_pace, usual_value
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
 from traceprof.model.table import Table, array_of, is_unknown, objects
@@ -31,6 +32,8 @@ _WARMUP_METRICS: Final = (
     "step_ns",
 )
 _MIN_WARMUP_DEVIATION_RATIO: Final = 0.02
+_EARLY_VALUES: Final = 10
+"""Number of values after the first one that show whether the first steps are slower."""
 _WORK_UNITS: Final = ("samples", "tokens")
 _PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
 _INT_COLUMNS: Final = ("attempt",)
@@ -40,8 +43,8 @@ _MAX_EXACT_INT: Final = 1 << 53
 def derive_measures(run: CollectedRun) -> None:
     """Add the measures that follow from the metrics and facts of ``run``.
 
-    A typical value is the median of the printed intervals, without the first interval of the run.
-    If only running means are printed, the typical value is the last one.
+    A typical value is the median of the printed intervals, without the first interval of the run,
+    or their mean if they change for good. If only running means are printed, it is the last one.
     """
     _add_facts(run)
     by_metric: dict[str, dict[Key, Series]] = defaultdict(dict)
@@ -59,6 +62,7 @@ def derive_measures(run: CollectedRun) -> None:
     for what in _WORK_UNITS:
         _add_total_rate(run, what)
     _add_computed_rates(run)
+    add_pace(run)
 
 
 def _add_facts(run: CollectedRun) -> None:
@@ -98,9 +102,12 @@ def steady_value(
         per_rank: dict[int, list[float]] = defaultdict(list)
         for key, series in rows:
             per_rank[key.rank] += series.steady(has_warmup=has_warmup).tolist()
-        medians = [float(np.median(values)) for values in per_rank.values() if values]
-        if medians:
-            return float(np.mean(medians)), overs[0], sum(map(len, per_rank.values()))
+        is_rate = rows[0][0].metric.endswith("_per_s")
+        usual = [
+            usual_value(np.array(values), is_rate=is_rate) for values in per_rank.values() if values
+        ]
+        if usual:
+            return float(np.mean(usual)), overs[0], sum(map(len, per_rank.values()))
     return None
 
 
@@ -131,7 +138,10 @@ def _note_warmup_difference(run: CollectedRun, by_metric: dict[str, dict[Key, Se
             if key.over not in INTERVALS or key.attempt or not is_left_out:
                 continue
             first, steady = float(series.values[0]), float(np.median(values))
-            if abs(first - steady) > _MIN_WARMUP_DEVIATION_RATIO * steady:
+            early = float(np.median(values[:_EARLY_VALUES]))
+            if min(abs(first - other) / other for other in (steady, early)) > (
+                _MIN_WARMUP_DEVIATION_RATIO
+            ):
                 unit = unit_of(name)
                 text = f"{{name}} excludes the first steps: {{first:{unit}}} at the start, "
                 run.say(text + f"{{later:{unit}}} later", name=name, first=first, later=steady)

@@ -260,3 +260,36 @@ def test_energy_of_some_devices_is_none_of_all() -> None:
     labelled = replace(one, labels={"gpus": "8"})
     assert isnan(scaling([labelled]).results["scaling"].table.row(0)["step_joules"])
     assert scaling([one]).results["scaling"].table.row(0)["step_joules"] == 10
+
+
+def test_unlike_programs_are_not_averaged() -> None:
+    runs = [
+        replace(sized(n, rate, batch=32 * n), name=f"{program}-{n}", command=f"python {program}.py")
+        for program, rates in (("cnn", (136.5, 270.0)), ("gpt", (179.9, 350.0)))
+        for n, rate in zip((1, 2), rates, strict=True)
+    ]
+    found = scaling(runs)
+    rows = {row["group"]: row for row in found.results["scaling"].table.rows()[1::2]}
+    assert rows["cnn.py"]["efficiency_ratio"] == pytest.approx(270 / 273)
+    assert rows["gpt.py"]["efficiency_ratio"] == pytest.approx(350 / 359.8)
+    assert any("--ignore program" in text for text in sentences(found.notes))
+    together = scaling(runs, ignored=["program"])
+    warned = [text for text in sentences(together.warnings) if "differ by a factor" in text]
+    assert warned[0] == (
+        "1 GPU: the throughput is the mean of cnn-1, gpt-1, which differ by a factor of 1.318. "
+        "Their commands differ. Separate unlike runs with --by command, or with labels."
+    )
+    separated = scaling(runs, by=["command"], ignored=["program"])
+    assert not any("differ by a factor" in text for text in sentences(separated.warnings))
+
+
+def test_repeats_of_one_program_are_averaged_without_a_warning() -> None:
+    runs = [
+        replace(sized(n, n * rate, batch=32 * n), command=f"python cnn.py --seed {seed}")
+        for n in (1, 2)
+        for seed, rate in enumerate((100.0, 103.0, 98.0))
+    ]
+    found = scaling(runs)
+    assert len(found.results["scaling"].table) == 2
+    assert not sentences(found.warnings)
+    assert not any("different programs" in text for text in sentences(found.notes))

@@ -7,11 +7,12 @@ from math import isfinite, nan
 from typing import Any, Final
 
 from traceprof.comparison import SCALING, Comparison
-from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, amdahl_share
+from traceprof.comparison.scaling.laws import amdahl_share
 from traceprof.comparison.scaling.measured import (
     BY_GPUS,
     BY_NODES,
     MIXED,
+    PROGRAM,
     STRONG,
     UNKNOWN,
     WEAK,
@@ -28,12 +29,18 @@ from traceprof.comparison.scaling.points import (
     ScalingPoint,
     point_of,
 )
-from traceprof.comparison.sides import are_ranks_of_one, table_of
+from traceprof.comparison.scaling.warned import (
+    caveat_notes,
+    one_job_warnings,
+    printed_warnings,
+    repeat_warnings,
+)
+from traceprof.comparison.sides import table_of
 from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
-from traceprof.session.caveats import caveats_of_run, refused
+from traceprof.session.caveats import refused
 
 
 def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
@@ -161,7 +168,6 @@ def failure_rows(points: Sequence[ScalingPoint]) -> Iterator[dict[str, Any]]:
 KINDS: Final = (WEAK, STRONG)
 _MAX_VERDICTS: Final = 4
 _MAX_FAILURES: Final = 8
-_NOT_TRACES: Final = ("log", "table")
 
 
 def scaling(
@@ -207,9 +213,10 @@ def scaling(
         verdict=tuple(_verdict(found, what)),
         notes=tuple(_notes(found, points, base, what)),
         warnings=(
-            *_one_job_warnings(usable),
-            *_printed_warnings(found, what),
-            *_caveat_notes(usable),
+            *one_job_warnings(usable),
+            *repeat_warnings(found, what),
+            *printed_warnings(found, what),
+            *caveat_notes(usable),
         ),
         about={SCALING: SCALING_SUMMARY},
     )
@@ -311,6 +318,13 @@ def _notes(
             "Excluded, because the size or throughput is not recorded: {names}.",
             names=", ".join(excluded),
         )
+    programs = sorted({measured.group.labels.get(PROGRAM, "") for measured in found} - {""})
+    if len(programs) > 1:
+        yield Note.of(
+            "Runs of different programs are separate groups: {programs}. --ignore program treats "
+            "them as one program.",
+            programs=", ".join(programs),
+        )
     not_compared = {measured.group.name for measured in found}
     not_compared -= {measured.group.name for measured in found if measured.is_compared}
     if not_compared and base is None:
@@ -381,56 +395,4 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
         yield Note(
             "No GPU activity was recorded. Losses are from host phases. The backward pass includes "
             "collectives that overlap with it."
-        )
-
-
-def _one_job_warnings(points: Sequence[ScalingPoint]) -> Iterator[Note]:
-    """Yield a warning about runs that are ranks of one job: each would count as the whole job."""
-    runs = [point.run for point in points]
-    names = [run.name for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
-    if names:
-        yield Note.of(
-            "{names} are ranks of one job, not repeats. Put the files of a job in one folder and "
-            "pass the folder.",
-            names=", ".join(dict.fromkeys(names)),
-        )
-
-
-def _caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
-    """Yield the caveats of all runs, and all notes of logs and tables.
-
-    Equal notes of several runs, such as the rows of one table, are listed once.
-    """
-    notes: dict[tuple[str, str], list[tuple[str, Note]]] = {}
-    for point in points:
-        yield from caveats_of_run(point.run.name, point.run.notes)
-        if point.run.origin.startswith(_NOT_TRACES):
-            for note in point.run.notes:
-                notes.setdefault((note.text, repr(sorted(note.values.items()))), []).append(
-                    (point.run.name, note)
-                )
-    for (run, note), *others in notes.values():
-        yield note if others else Note.of("{run}: {note}", run=run, note=note)
-
-
-def _printed_warnings(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield a warning for each printed efficiency that does not match the printed rates."""
-    for measured in found:
-        if measured.printed_is not in (CUT_OFF, NOT_FROM_RATES):
-            continue
-        low, high = measured.extremes
-        within = " (rounding of the rates allows {low:ratio} to {high:ratio})"
-        yield Note.of(
-            "{where}{n:number} {what}: printed efficiency {printed:number}% {how}. The rates give "
-            "{computed:ratio}" + (within if high > low else "") + ".",
-            where=f"{measured.group.name}, " if measured.group.name else "",
-            n=measured.cell.size,
-            what=what,
-            printed=measured.cell.first.printed_percent,
-            how="is truncated, not rounded"
-            if measured.printed_is == CUT_OFF
-            else measured.printed_is,
-            computed=measured.efficiency.value,
-            low=low,
-            high=high,
         )

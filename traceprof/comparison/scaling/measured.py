@@ -9,6 +9,7 @@ from math import isclose, isfinite, nan
 from statistics import fmean
 from typing import Final
 
+from traceprof.comparison.records import program_of
 from traceprof.comparison.scaling.laws import (
     PrintedRates,
     Rate,
@@ -168,6 +169,11 @@ SYNCHRONIZATION: Final = "synchronization"
 """Pseudo-label that separates synchronized from independent ranks, if runs of both kinds exist."""
 
 
+PROGRAM: Final = "program"
+COMMAND: Final = "command"
+"""Pseudo-labels: the script of the command, which separates groups if it differs; the command."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunGroup:
     """Runs of several sizes with equal labels; ``name`` lists the labels that distinguish it."""
@@ -225,8 +231,9 @@ def _label_names(
     labels = [name for point in points for name in point.run.labels]
     known = list(dict.fromkeys(name for name in (*labels, *requested) if name not in left_out))
     kinds = {point.ranks for point in points}
-    is_separated = SYNCHRONIZATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONIZED} <= kinds
-    return known if is_separated else [*known, SYNCHRONIZATION]
+    programs = {_label_value(point, PROGRAM) for point in points} - {""}
+    differ = {SYNCHRONIZATION: {INDEPENDENT, SYNCHRONIZED} <= kinds, PROGRAM: len(programs) > 1}
+    return [*known, *(name for name in differ if differ[name] and name not in (*known, *ignored))]
 
 
 def _label_value(point: ScalingPoint, name: str) -> str:
@@ -236,6 +243,11 @@ def _label_value(point: ScalingPoint, name: str) -> str:
         return str(run.labels[name])
     if name in run.environment:
         return str(run.environment[name])
+    if name == PROGRAM:
+        # Logs name the benchmark; recordings only tell training from inference.
+        return program_of(run.command) or run.workload * run.origin.startswith("log:")
+    if name == COMMAND:
+        return run.command
     if name == SYNCHRONIZATION:
         return point.ranks if point.ranks in (INDEPENDENT, SYNCHRONIZED) else ""
     if name == "batch" and isfinite(point.batch) and isfinite(point.devices):
