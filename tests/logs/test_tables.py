@@ -33,8 +33,8 @@ def test_columns_are_known_by_their_names(tmp_path: Path) -> None:
     assert second.labels == {"model": "resnet50", "network": "calico"}
     names = ("devices_count", "nodes_count", "samples_per_s", "batch_per_device_count")
     assert [first.measure(name) for name in names] == [1, 1, 226, 64]
-    assert first.measure("step_ns") == 12.5e6
-    assert second.measure("step_ns") is None
+    assert first.measure("step_period_ns") == 12.5e6
+    assert second.measure("step_period_ns") is None
     assert second.measure("printed_efficiency_percent") == 95
 
 
@@ -83,8 +83,8 @@ def test_what_differs_in_every_row_is_a_note_and_no_label(
      ("speed-up", "4.487x", "printed_speedup", 4.487),
      ("top-1", "73.2", "top1", 0.732), ("top5 accuracy", "0.91", "top5_accuracy", 0.91),
      ("memory", "15.5G", "memory_bytes", 15.5e9),
-     ("training time", "58m", "training_time_ns", 3480e9),
-     ("duration (h)", "2", "duration_ns", 7200e9), ("step (ms)", "12.5", "step_ns", 12.5e6),
+     ("training time", "58m", "total_ns", 3480e9),
+     ("duration (h)", "2", "duration_ns", 7200e9), ("step (ms)", "12.5", "step_period_ns", 12.5e6),
      ("# of servers", "2", "nodes_count", 2)],
 )  # fmt: skip
 def test_units_stand_in_headings_and_cells(
@@ -142,13 +142,15 @@ def test_bold_cells_and_columns_that_say_the_same(tmp_path: Path) -> None:
     text += "| **8** | 64 | 1,368 img/s | 3000 img/s | **host** |\n"
     runs = table(tmp_path, text)
     names = ("devices_count", "batch_per_device_count", "samples_per_s")
-    assert [[run.measure(name) for name in names] for run in runs] == [[1, 64, 226], [8, 64, 1368]]
-    assert [run.labels["network"] for run in runs] == ["host", "host"]
-    assert dict(runs[0].notes[0].values) == {
-        "column": "Throughput - mixed",
-        "first": "Throughput - TF32",
-        "name": "samples_per_s",
-    }
+    assert [[run.measure(name) for name in names] for run in runs] == [
+        *([1, 64, 226], [1, 64, 500], [8, 64, 1368], [8, 64, 3000]),
+    ]
+    assert [run.labels["variant"] for run in runs] == ["TF32", "mixed"] * 2
+    assert {run.labels["network"] for run in runs} == {"host"}
+    found = scaling(runs).results["scaling"].table
+    assert found["efficiency_ratio"].tolist() == pytest.approx(
+        [1, 1368 / 8 / 226, 1, 3000 / 8 / 500]
+    )
 
 
 def test_batch_sizes_of_whom_are_said_to_be_those_of_a_device(tmp_path: Path) -> None:

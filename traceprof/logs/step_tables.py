@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from traceprof.errors import TraceError
-from traceprof.logs.cells import find_rate, tables_in
+from traceprof.logs.cells import find_rate
 from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
 from traceprof.logs.lines import RawLines
 from traceprof.logs.source import LogSource, declared, number
@@ -27,6 +27,7 @@ from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
 from traceprof.logs.summary import is_evaluation_metric, summary_of
 from traceprof.logs.tensorboard import is_event_file, scalars_in
+from traceprof.logs.typed_tables import tables_in
 from traceprof.model.summary import SourceFile, Summary
 
 _DECLARED: Final[dict[str, Any]] = tomllib.loads(
