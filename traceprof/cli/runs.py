@@ -108,14 +108,16 @@ def import_log(
 ) -> None:
     """Add runs from the logs of training programs: throughput, accuracy, epochs, events."""
     from traceprof.comparison.runs_named import called, keep_runs
-    from traceprof.logs import read_log
+    from traceprof.logs.documents import read_log_or_document
     from traceprof.store import Store
 
     patterns = {str(number): text for number, text in enumerate(pattern or ())} or None
     labels, columns = labels_of(label), labels_of(column)
 
     def runs_in(path: Path | str) -> list[Summary]:
-        summaries = read_log(Path(path), source=source, patterns=patterns, columns=columns)
+        summaries = read_log_or_document(
+            Path(path), source=source, patterns=patterns, columns=columns
+        )
         return called(summaries, name, labels)
 
     if is_dry:

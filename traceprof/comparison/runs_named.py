@@ -25,6 +25,7 @@ from traceprof.session.run import Run, open_run
 from traceprof.store import Store, as_name, is_exported, read_exported
 
 _READERS: Final = {
+    "document": ("traceprof.logs.documents", "read_document"),
     "table of rates": ("traceprof.logs.rates", "read_table"),
     "log": ("traceprof.logs", "read_log"),
 }
@@ -142,13 +143,14 @@ def _is_trace(path: Path) -> bool:
 
 
 def _of_text(path: Path) -> list[Summary]:
-    """Return the runs in a table of rates or a log."""
+    """Return the runs in a document with several parts, a table of rates, or a log."""
     tried = []
     for what, (module, function) in _READERS.items():
         try:
             runs: list[Summary] = getattr(import_module(module), function)(path)
         except TraceprofError as error:
-            tried.append(f"as a {what}: {str(error).removeprefix(f'{path}: ')}")
+            if what != "document":
+                tried.append(f"as a {what}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if runs:
             return runs

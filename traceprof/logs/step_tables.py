@@ -27,7 +27,7 @@ from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
 from traceprof.logs.summary import is_evaluation_metric, summary_of
 from traceprof.logs.tensorboard import is_event_file, scalars_in
-from traceprof.logs.typed_tables import tables_in
+from traceprof.logs.typed_tables import TypedTable, tables_in
 from traceprof.model.summary import SourceFile, Summary
 
 _DECLARED: Final[dict[str, Any]] = tomllib.loads(
@@ -137,14 +137,25 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
 
 def _read_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     """Return the runs in the tables by step of a text, such as a model card."""
-    found = []
-    for typed in tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS))):
-        if typed.is_markdown and _is_heading(typed.heading, columns):
-            table = StepTable()
-            for row in typed.rows:
-                table.add(dict(zip(typed.heading, row, strict=True)))
-            found.append(table)
+    found = [
+        _table_of_cells(typed)
+        for typed in tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS)))
+        if typed.is_markdown and _is_heading(typed.heading, columns)
+    ]
     return _summaries(path, found, columns)
+
+
+def read_typed_step_table(path: Path, typed: TypedTable) -> list[Summary]:
+    """Return the runs in one table of a document whose rows are steps or epochs."""
+    is_steps = _is_heading(typed.heading, {})
+    return _summaries(path, [_table_of_cells(typed)], {}) if is_steps else []
+
+
+def _table_of_cells(typed: TypedTable) -> StepTable:
+    table = StepTable()
+    for row in typed.rows:
+        table.add(dict(zip(typed.heading, row, strict=True)))
+    return table
 
 
 def _is_heading(names: Sequence[str], columns: Mapping[str, str]) -> bool:

@@ -23,7 +23,7 @@ _MAX_SKIPPED_LINES: Final = 30
 """Number of lines before a delimited table that may be comments."""
 _RULE: Final = re.compile(r"[|+:\s=-]*+")
 """A line of a table without any cell: it separates the heading or the rows."""
-_HEADING: Final = re.compile(r"#{1,6}\s++(?P<title>.*)")
+HEADING: Final = re.compile(r"#{1,6}\s++(?P<title>.*)")
 _UNDERLINE: Final = re.compile(r"={3,200}+|-{3,200}+")
 _BOLD_LINE: Final = re.compile(r"(?:\*\*|__)(?P<title>[^*_]{1,80}+)(?:\*\*|__):?+")
 _FENCE: Final = re.compile(r"(?:```|~~~)")
@@ -91,13 +91,18 @@ class _Above:
     def read(self, line: str, after: str) -> None:
         """Take a line that belongs to no table; ``after`` is the line that follows."""
         text = line.strip()
-        found = _HEADING.fullmatch(text) or _BOLD_LINE.fullmatch(text) or _HTML_TITLE.search(text)
+        found = HEADING.fullmatch(text) or _BOLD_LINE.fullmatch(text) or _HTML_TITLE.search(text)
         is_underlined = text and _UNDERLINE.fullmatch(after.strip()) and not _RULE.fullmatch(text)
         if found is not None or is_underlined:
             title = text if found is None else found["title"]
             self.title, self.prose = _without_marks(title.rstrip("#")), ""
-        elif text and not _RULE.fullmatch(text) and not _FENCE.match(text):
+        elif text and not _RULE.fullmatch(text) and not is_fence(text):
             self.prose = f"{self.prose}\n{_without_marks(text)}".strip()[-_MAX_PROSE_CHARS:]
+
+
+def is_fence(line: str) -> bool:
+    """Return whether a line begins or ends a block of code."""
+    return _FENCE.match(line.lstrip()) is not None
 
 
 def _without_marks(text: str) -> str:
@@ -204,7 +209,7 @@ def _delimited_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
 
     Lines above the heading are the comment of the table.
     """
-    bare = ["" if len(line) > _MAX_LINE_CHARS or _FENCE.match(line) else line for line in lines]
+    bare = ["" if len(line) > _MAX_LINE_CHARS or is_fence(line) else line for line in lines]
     kept = [line for line in bare if line.strip() and not line.startswith("#")]
     whole = _delimited_table(kept, _Above(), (0, len(lines))) if kept else None
     is_whole = whole is not None and whole.heading not in whole.rows
@@ -296,7 +301,7 @@ def _make_table(
     kept = [i for i in range(width) if heading[i] or any(row[i] for row in full)]
     heading, full = [heading[i] for i in kept], [[row[i] for i in kept] for row in full]
     numbers = map(number_of, heading)
-    if len(kept) < 2 or any(_NOT_A_NAME.search(cell) for cell in heading):
+    if len(kept) < 2 or (delimiter and any(_NOT_A_NAME.search(cell) for cell in heading)):
         return None
     if "" in heading[1:] or (not heading[0] and delimiter):
         return None
