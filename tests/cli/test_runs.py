@@ -69,7 +69,8 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setitem(
         sys.modules, "traceprof.comparison.summary.summarize", SimpleNamespace(summarize=summarize)
     )
-    monkeypatch.setitem(sys.modules, "traceprof.logs", SimpleNamespace(read_log=read_log))
+    documents = SimpleNamespace(read_log_or_document=read_log, read_document=read_log)
+    monkeypatch.setitem(sys.modules, "traceprof.logs.documents", documents)
     return asked
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.logs.reading import shared
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.comparison.scaling.laws import NOT_FROM_RATES
+from traceprof.comparison.scaling.laws import ABSENT_BASE, NOT_FROM_RATES
 from traceprof.errors import TraceError
 from traceprof.logs import read_table
 from traceprof.model.summary import Summary
@@ -183,10 +183,35 @@ def test_expected_rates_are_held_against_those_that_came(tmp_path: Path) -> None
     assert any("of the expected" in note.text for note in found.notes)
 
 
-def test_a_base_is_no_contradiction_to_itself(tmp_path: Path) -> None:
-    runs = table(tmp_path, "gpus,img/s,efficiency\n2,426,95%\n4,704,77%\n")
-    found = scaling(runs).results["scaling"].table
-    assert found["printed_is"].tolist() == ["", NOT_FROM_RATES]
+def test_efficiencies_of_a_base_that_is_not_in_the_table(tmp_path: Path) -> None:
+    text = "gpus,img/s,efficiency\n2,424,95%\n4,652,74%\n8,1240,70%\n"
+    found = scaling(table(tmp_path, text))
+    printed = found.results["scaling"].table["printed_is"].tolist()
+    assert printed == [ABSENT_BASE] * 3
+    assert not any("The rates give" in note.text for note in (*found.notes, *found.warnings))
+    (note,) = (note for note in (*found.notes, *found.warnings) if "size 1" in note.text)
+    assert note.values["rate"] == pytest.approx(221.3, abs=0.5)
+
+
+def test_one_efficiency_that_contradicts_the_others_is_named(tmp_path: Path) -> None:
+    text = "gpus,img/s,efficiency\n2,424,95%\n4,652,88%\n8,1240,70%\n16,2410,68%\n"
+    found = scaling(table(tmp_path, text))
+    printed = found.results["scaling"].table["printed_is"].tolist()
+    assert printed == [ABSENT_BASE, NOT_FROM_RATES, ABSENT_BASE, ABSENT_BASE]
+    (note,) = (note for note in (*found.notes, *found.warnings) if "The rates give" in note.text)
+    assert note.values["computed"] == pytest.approx(0.737, abs=0.01)
+
+
+def test_two_efficiencies_that_contradict_each_other_accuse_none(tmp_path: Path) -> None:
+    found = scaling(table(tmp_path, "gpus,img/s,efficiency\n2,426,95%\n4,704,60%\n"))
+    assert found.results["scaling"].table["printed_is"].tolist() == ["", ""]
+
+
+def test_a_base_in_the_table_is_compared(tmp_path: Path) -> None:
+    runs = table(tmp_path, "gpus,img/s,efficiency\n1,220,100%\n2,424,95%\n4,704,60%\n")
+    printed = scaling(runs).results["scaling"].table["printed_is"].tolist()
+    assert printed[0] == "rounded"
+    assert printed[2] == NOT_FROM_RATES
 
 
 def test_records_without_a_rate_are_kept(tmp_path: Path) -> None:
