@@ -16,6 +16,7 @@ from typing import Final
 from traceprof.errors import TraceError, UsageError
 from traceprof.logs.gathered import CollectedRun, LogRuns
 from traceprof.logs.lines import LogLine, RawLines, cleaned
+from traceprof.logs.machine_samples import read_machine_samples
 from traceprof.logs.source import PLACES, LogReader, LogSource, Pattern
 from traceprof.logs.sources import SOURCES, reader_of
 from traceprof.logs.step_tables import read_step_tables
@@ -98,7 +99,7 @@ def read_log(
     path = Path(path)
     user_patterns = compiled_patterns(patterns or {})
     if source is None and not user_patterns:
-        tables = read_step_tables(path, columns)
+        tables = read_machine_samples(path) or read_step_tables(path, columns)
         if tables:
             return tables
     chosen = _choose_source(path, source, needed=not user_patterns)
