@@ -69,7 +69,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setitem(
         sys.modules, "traceprof.comparison.summary.summarize", SimpleNamespace(summarize=summarize)
     )
-    documents = SimpleNamespace(read_log_or_document=read_log, read_document=read_log)
+    documents = SimpleNamespace(read_log_or_document=read_log, read_document=lambda _: [])
     monkeypatch.setitem(sys.modules, "traceprof.logs.documents", documents)
     return asked
 

@@ -11,7 +11,7 @@ from traceprof.comparison.elastic import elastic
 from traceprof.comparison.runs_named import summaries_of
 from traceprof.comparison.scaling.compared import scaling
 from traceprof.errors import TraceError
-from traceprof.logs.documents import read_document
+from traceprof.logs.documents import read_document, read_log_or_document
 from traceprof.model.summary import Summary
 
 COLUMNS = """|Epoch |Fixed |Perf |Elastic |Perf |
@@ -109,8 +109,19 @@ def test_a_document_drops_no_part_in_silence(tmp_path: Path) -> None:
     [("a.log", horovod(8, 1700)), ("a.csv", "gpus,img/s\n1,226\n"), ("a.md", "# Only\n\nwords\n")],
 )
 def test_other_files_are_no_documents(tmp_path: Path, name: str, text: str) -> None:
-    with pytest.raises(TraceError):
-        document(tmp_path, text, name)
+    assert document(tmp_path, text, name) == []
+
+
+def test_every_command_refuses_what_is_not_clear(tmp_path: Path) -> None:
+    path = tmp_path / "notes.md"
+    line = "|0 |Epoch 0 took 90.0 |1 |Epoch 0 took 90.0 |1 |\n|1 |Epoch 1 took 90.0 |1 |x |1 |\n"
+    path.write_text(COLUMNS + line)
+    for read in (read_log_or_document, lambda path: summaries_of([path])):
+        with pytest.raises(TraceError, match="go back to the start"):
+            read(path)
+    path.write_text("# Only\n\nwords\n")
+    with pytest.raises(TraceError, match="contains no table of runs"):
+        summaries_of([path])
 
 
 def notes(number: int) -> list[Summary]:

@@ -229,6 +229,10 @@ def _opening(
     hardware: Annotated[
         Path | None, option("--hardware", "Add GPUs and links from this TOML file.", "FILE")
     ] = None,
+    link_from: Annotated[
+        Path | None,
+        option("--link-from", "Compare collectives with this output of nccl-tests.", "FILE"),
+    ] = None,
     model_flops: Annotated[
         str, option("--model-flops", "Set the model FLOPs per step, on all GPUs: 2.9e12.", "N")
     ] = "",
@@ -291,6 +295,7 @@ def _opening(
         gpu=gpu,
         links=link or (),
         hardware=hardware,
+        link_from=link_from,
         model_flops=model_flops,
         parameters=parameters,
         tokens=tokens,

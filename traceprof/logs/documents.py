@@ -27,6 +27,8 @@ _MAX_CHARS: Final = 1 << 24
 _DOCUMENTS: Final = frozenset(
     {".md", ".markdown", ".mdx", ".rst", ".org", ".html", ".htm", ".adoc"}
 )
+_MAX_TABLE_BYTES: Final = 1 << 20
+"""Size of the largest file without the suffix of a document that is searched for columns."""
 _MIN_LOG_CELLS: Final = 2
 _MAX_NAMED_TABLES: Final = 3
 _MAX_NAME_CHARS: Final = 60
@@ -44,23 +46,24 @@ class _Section:
 def read_document(path: Path) -> list[Summary]:
     """Return the runs in all parts of a document, in the order of tables, then pasted logs.
 
+    An empty list if the file is no document, or if it contains no runs.
+
     Raises:
-        TraceError: the file cannot be read, is no document, or contains no runs.
+        TraceError: the file cannot be read, or it is not clear which runs it contains.
     """
+    is_document = path.suffix.lower() in _DOCUMENTS
+    if not is_document and path.stat().st_size > _MAX_TABLE_BYTES:
+        return []
     lines = list(RawLines(path, limit=_MAX_CHARS))
     tables = tables_in(lines)
     has_columns = any(sum(1 for _ in _log_columns(table)) > 1 for table in tables)
-    if path.suffix.lower() not in _DOCUMENTS and not has_columns:
-        raise TraceError(f"{path}: not a document")
+    if not (is_document or has_columns):
+        return []
     runs, unread = _runs_in_tables(path, tables)
-    if path.suffix.lower() in _DOCUMENTS:
+    if is_document:
         runs += _runs_in_sections(path, lines, tables)
     if not runs:
-        n_blocks = sum(map(is_fence, lines)) // 2
-        raise TraceError(
-            f"{path}: the document contains no runs ({len(tables)} table(s) and {n_blocks} "
-            "block(s) of code without results)"
-        )
+        return []
     runs = [replace(run, name=run.name or f"{path.stem}:{i}") for i, run in enumerate(runs, 1)]
     return [replace(runs[0], notes=(*runs[0].notes, *_note_unread(unread))), *runs[1:]]
 
@@ -74,10 +77,9 @@ def read_log_or_document(
 ) -> list[Summary]:
     """Return the runs in a log or, without a source and patterns, in a document."""
     if source is None and not patterns and not columns:
-        try:
-            return read_document(path)
-        except TraceError:
-            pass  # a log with one part; its reader reports other errors
+        runs = read_document(path)
+        if runs:
+            return runs
     return read_log(path, source=source, patterns=patterns, columns=columns)
 
 

@@ -187,8 +187,8 @@ def _choose_source(path: Path, source: str | None, *, needed: bool) -> Recognize
     found = recognize(cleaned(RawLines(path)))
     if found is None:
         raise TraceError(
-            f"{path}: the log format is unknown; describe the numbers of a line with "
-            r"--pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'"
+            f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
+            r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
         )
     return found
 

@@ -236,8 +236,10 @@ def _tables_in_blocks(lines: Sequence[str]) -> Iterator[TypedTable]:
         end = next((i for i in range(first, len(lines)) if not lines[i].strip()), len(lines))
         for begin in range(first, min(end, first + _MAX_SKIPPED_LINES)):
             block, span = lines[begin:end], (begin, end)
-            found = _delimited_table(block, above, span) or _aligned_table(block, above, span)
-            if found is not None and _is_heading(found.heading):
+            found = _delimited_table(block, above, span, is_strict=True) or _aligned_table(
+                block, above, span
+            )
+            if found is not None:
                 yield from _split_at_headings(found)
                 above.prose = ""
                 break
@@ -259,11 +261,14 @@ def _split_at_headings(table: TypedTable) -> Iterator[TypedTable]:
 
 
 def _delimited_table(
-    block: Sequence[str], above: _Above, span: tuple[int, int]
+    block: Sequence[str], above: _Above, span: tuple[int, int], *, is_strict: bool = False
 ) -> TypedTable | None:
-    """Return the table whose heading is the first line of ``block``; None if it is no table."""
+    """Return the table whose heading is the first line of ``block``; None if it is no table.
+
+    With ``is_strict`` the heading must have a known column and no quantity.
+    """
     delimiter = max(_DELIMITERS, key=block[0].count)
-    if delimiter not in block[0]:
+    if delimiter not in block[0] or (is_strict and not _is_heading(block[0].split(delimiter))):
         return None
     try:
         rows = list(csv.reader(block, delimiter=delimiter, skipinitialspace=True))
@@ -274,6 +279,8 @@ def _delimited_table(
 
 def _aligned_table(block: Sequence[str], above: _Above, span: tuple[int, int]) -> TypedTable | None:
     """Return a table whose columns are separated by two or more spaces."""
+    if not _is_heading(_GAP.split(block[0].strip())):
+        return None
     rows = [_GAP.split(line.strip()) for line in block if not _RULE.fullmatch(line)]
     if len(rows) < 2 or len({len(row) for row in rows}) > 1 or len(rows[0]) < 2:
         return None
