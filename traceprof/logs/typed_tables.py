@@ -19,6 +19,7 @@ _MAX_COLUMNS: Final = 500
 _MAX_LINE_CHARS: Final = 20_000
 _MAX_PROSE_CHARS: Final = 2_000
 _MAX_CAPTION_CHARS: Final = 80
+_MAX_LINES_ABOVE_RULE: Final = 20
 _MAX_SKIPPED_LINES: Final = 30
 """Number of lines before a delimited table that may be comments."""
 _RULE: Final = re.compile(r"[|+:\s=-]*+")
@@ -119,7 +120,7 @@ def _drawn_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
     """Yield the tables with visible edges, in order, each with the heading above it."""
     above, first, last = _Above(), 0, len(lines)
     while first < last:
-        line = lines[first].translate(_BOX_CHARACTERS)
+        line = _without_box(lines[first])
         end = _end_of_html(lines, first) if _TABLE_TAG.search(line) else _end_of_block(lines, first)
         if end == first:
             above.read(line, lines[first + 1] if first + 1 < last else "")
@@ -134,10 +135,21 @@ def _drawn_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
         first = end
 
 
+def _without_box(line: str) -> str:
+    """Return the line with ASCII characters instead of box characters."""
+    return line if line.isascii() else line.translate(_BOX_CHARACTERS)
+
+
+def _is_rule(line: str) -> bool:
+    """Return whether a line separates the rows of a table."""
+    text = _without_box(line)
+    return _RULE.fullmatch(text) is not None and ("-" in text or "=" in text)
+
+
 def _end_of_block(lines: Sequence[str], first: int) -> int:
     """Return the index after the lines with column edges that begin at ``first``."""
     for i in range(first, len(lines)):
-        line = lines[i].translate(_BOX_CHARACTERS)
+        line = _without_box(lines[i])
         is_rule = line.strip().startswith("+-") or line.strip().startswith("+=")
         if len(line) > _MAX_LINE_CHARS or not ("|" in line or is_rule):
             return i
@@ -157,12 +169,10 @@ def _drawn_rows(block: Sequence[str]) -> list[list[str]]:
 
     If lines separate all rows of a grid, the lines between two of them are one row.
     """
-    drawn = [line.translate(_BOX_CHARACTERS).strip() for line in block]
-    rules = [
-        i
-        for i, line in enumerate(drawn)
-        if _RULE.fullmatch(line) and "-" in line + "-" * ("=" in line)
-    ]
+    if not any(map(_is_rule, block[:_MAX_LINES_ABOVE_RULE])):
+        return []
+    drawn = [_without_box(line).strip() for line in block]
+    rules = [i for i, line in enumerate(drawn) if _is_rule(line)]
     first = next((i for i in rules if i > 0), 0)
     if not first:
         return []
@@ -249,6 +259,8 @@ def _tables_in_blocks(lines: Sequence[str]) -> Iterator[TypedTable]:
 
 def _is_heading(cells: Sequence[str]) -> bool:
     """Return whether cells are column names: one is known, and none is a quantity."""
+    if any(_NOT_A_NAME.search(cell) for cell in cells):
+        return False
     return bool(count_known(cells)) and all(quantity_of(cell) is None for cell in cells)
 
 
