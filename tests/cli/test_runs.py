@@ -401,3 +401,10 @@ def test_files_of_one_run_are_called_as_their_folder(store: Store, tmp_path: Pat
         write_nsys(member.trace, folder / f"rank{member.rank}.sqlite")
     assert "saved as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
     assert "saved as run-12-2" in run("runs", "add", folder).stderr
+
+
+def test_csv_is_the_form_of_a_table(two: Store, tmp_path: Path) -> None:
+    assert "exported as JSON" in refused(2, "runs", "export", "-o", tmp_path / "x.csv")
+    assert not (tmp_path / "x.csv").exists()
+    run("runs", "export", "-o", tmp_path / "x.csv", "--table", "measures")
+    assert (tmp_path / "x.csv").read_text().startswith("run,")

@@ -311,6 +311,12 @@ def export(
     from traceprof.render.registry import render
     from traceprof.store import Store, exported_runs
 
+    is_csv = output is not None and output.suffix.lower() in (".csv", ".tsv")
+    if table is None and is_csv:
+        raise UsageError(
+            f"{output}: runs are exported as JSON. Use a name that ends with .json, or export a "
+            "table as CSV, for example --table measures"
+        )
     runs = summaries_of(run or Store.at(db).names(), db=db)
     text = exported_runs(runs) if table is None else render("csv", table_of_runs(runs, table))
     if output is None:

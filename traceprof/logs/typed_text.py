@@ -21,7 +21,7 @@ _NODES: Final = re.compile(rf"(?<![\w.])(\d{{1,6}}+){_TIMES}{_MACHINE}", re.I)
 _DEVICES: Final = re.compile(rf"(?<![\w.])(\d{{1,6}}+){_TIMES}{_GPU}", re.I)
 _DEVICES_AFTER: Final = re.compile(rf"\b{_GPU}\s?[x×]\s?(\d{{1,5}}+)(?![\w.])", re.I)
 _DGX: Final = re.compile(
-    r"(?:(?<![\w.])(?P<n>\d{1,5}+)\s?[x×]?\s?)?\b(?:dgx|hgx)[ -]?"
+    r"(?:(?<![\w.])(?P<n>\d{1,5}+)\s?[x×]?\s?|(?<!\w))(?:dgx|hgx)[ -]?"
     r"(?P<kind>1(?!\d)|2(?!\d)|[abh][1-3]00|station)",
     re.I,
 )
