@@ -106,7 +106,7 @@ def parse_link_tests(text: str) -> tuple[LinkTest, ...]:
 
 def _add_row(block: _Block, size: float, cells: Sequence[str]) -> None:
     """Store the bus bandwidth of a row: the third cell, and the third after the errors."""
-    rates = [float(cell) for cell in (cells[2:3] + cells[6:7]) if re.fullmatch(r"\d+\.?\d*", cell)]
+    rates = [float(cell) for cell in (*cells[2:3], *cells[6:7]) if re.fullmatch(r"\d+\.?\d*", cell)]
     if size > 0 and max(rates, default=0.0) > 0:
         block.rates[size] = max(rates) * _GB
 

@@ -82,12 +82,6 @@ _REASONS: Final = frozenset({"clocks_event_reasons.active", "clocks_throttle_rea
 _BY_POWER: Final = 0x4 | 0x80
 _BY_HEAT: Final = 0x20 | 0x40 | 0x8
 _DEVICE_COLUMNS: Final = ("index", "gpu", "device", "entity", "idx")
-_ABOUT: Final = {
-    "nvidia-smi": "nvidia-smi --query-gpu",
-    "dmon": "nvidia-smi dmon",
-    "dcgmi": "dcgmi dmon",
-    "rocm-smi": "rocm-smi --csv",
-}
 
 
 @dataclass(slots=True)
@@ -154,7 +148,7 @@ def samples_in(path: Path) -> GpuSamples | None:
     for names, cells in rows:
         _add_row(found, names, cells)
     if not found.count:
-        raise TraceError(f"{path}: samples of {_ABOUT[kind]} without a known column")
+        raise TraceError(f"{path}: samples of {kind} without a known column")
     return found
 
 
@@ -417,10 +411,12 @@ def _is_loaded(found: GpuSamples, gpu: int) -> npt.NDArray[np.bool_]:
     n = len(found.series(gpu, CLOCK))
     load, power = found.series(gpu, LOAD), found.series(gpu, "power_watts")
     if len(load) == n:
-        return load >= _MIN_LOAD_PERCENT
+        return np.asarray(load >= _MIN_LOAD_PERCENT)
     if len(power) == n and n:
-        most = max(found.series(other, "power_watts").max(initial=0.0) for other in found.gpus())
-        return power >= _MIN_POWER_RATIO * most
+        most = max(
+            float(found.series(other, "power_watts").max(initial=0.0)) for other in found.gpus()
+        )
+        return np.asarray(power >= _MIN_POWER_RATIO * most)
     return np.zeros(n, bool)
 
 
