@@ -151,3 +151,45 @@ def test_a_speedup_of_one_variant_over_the_other_is_no_scaling_speedup(tmp_path:
     runs = runs_of(tmp_path, text)
     assert {run.measure("printed_speedup") for run in runs} == {None}
     assert {run.labels["variant"] for run in runs} == {"FP32", "FP16"}
+
+
+@pytest.mark.parametrize(
+    ("heading", "cells", "why"),
+    [("img/s", ["220-230", "1300-1400"], "its cells are not numbers"),
+     ("img/s", [">220", ">1300"], "its cells are not numbers"),
+     ("Training time", ["12", "1.7"], "it has no unit")],
+)  # fmt: skip
+def test_a_column_without_numbers_is_named(
+    tmp_path: Path, heading: str, cells: list[str], why: str
+) -> None:
+    text = f"| GPUs | {heading} |\n|---|---|\n| 1 | {cells[0]} |\n| 8 | {cells[1]} |\n"
+    run = runs_of(tmp_path, text)[0]
+    assert run.measure("samples_per_s") is run.measure("total_ns") is None
+    assert notes_of(run)[0][1] == {"column": heading, "why": why, "cell": repr(cells[0])}
+
+
+@pytest.mark.parametrize(
+    ("heading", "cell", "measure", "value"),
+    [("GPU hours", "64", "gpu_time_ns", 64 * 3600e9), ("MFU", "45%", "mfu_ratio", 0.45),
+     ("Cost ($/h)", "32.7", "cost_ns", None), ("img/s", "226,5", "samples_per_s", 226.5),
+     ("Top-1 error (%)", "23.9", "top1", None)],
+)  # fmt: skip
+def test_headings_that_mean_something_else(
+    tmp_path: Path, heading: str, cell: str, measure: str, value: float | None
+) -> None:
+    (run,) = runs_of(tmp_path, f"| GPUs | {heading} |\n|---|---|\n| 8 | {cell} |\n")
+    assert run.measure(measure) == (None if value is None else pytest.approx(value))
+
+
+def test_names_of_runs_in_columns(tmp_path: Path) -> None:
+    text = "| | V100 | A100 |\n|---|---|---|\n| GPUs | 8 | 8 |\n| samples/s | 410 | 980 |\n"
+    runs = runs_of(tmp_path, text)
+    assert [run.name for run in runs] == ["V100", "A100"]
+    assert [run.measure("samples_per_s") for run in runs] == [410, 980]
+
+
+def test_a_change_is_no_value_of_a_variant(tmp_path: Path) -> None:
+    text = "| GPUs | Base (img/s) | Ours (img/s) | Improvement |\n|---|---|---|---|\n"
+    runs = runs_of(tmp_path, text + "| 8 | 2700 | 3100 | +14.8% |\n")
+    assert [run.measure("improvement_percent") for run in runs] == [None, None]
+    assert [run.labels["variant"] for run in runs] == ["Base", "Ours"]

@@ -20,7 +20,7 @@ _UNKNOWN: Final = frozenset(
     {"", "-", "--", "–", "—", "na", "n/a", "nan", "none", "null", "?", "tbd", "…", "..."}
 )
 NUMBER_IN_CELL: Final = re.compile(
-    r"[~≈<>±]{0,2}+\s{0,3}+(?P<number>[-+]?+\d[\d.,' _]*+(?:e[-+]?\d{1,3}+)?+)"
+    r"[~≈]?+\s{0,3}+(?P<number>[-+]?+\d[\d.,' _]*+(?:e[-+]?\d{1,3}+)?+)"
     r"\s{0,3}+(?:[(\[]?+(?:±|\+/-|\+-|\\pm)\s{0,3}+\d[\d.,]*+\s?+%?+[)\]]?+\s{0,3}+)?+"
     r"(?P<unit>[^\d\s].{0,60}+)?+",
     re.IGNORECASE,
@@ -205,6 +205,7 @@ def plain_name(name: str) -> str:
     """Return the normalized name of a column: lower case, with underscores."""
     name = re.sub(r"(?<=\w)\s?[×*]\s?(?=\w)", "_x_", name.replace("@", "_"))
     name = re.sub(r"[\[(]([^\[\]()]*)[\])]", r"_\1", name.strip().lower())
+    name = re.sub(r"/\s?+(?=(?:h|hr|hour|d|day|min|month)s?\b)", "_per_", name)
     name = name.replace("%", "percent").replace("/s", "_per_s").replace("#", "n_")
     name = re.sub(r"_per_s(?:ec|econd)?s?\b", "_per_s", name)
     return re.sub(r"_+", "_", re.sub(r"[^\w]+", "_", name)).strip("_")
@@ -283,6 +284,8 @@ def measure_by_unit(
         return quality
     if kind in _UNITS:
         better = "lower" if kind == "ns" else ""
+        if kind == "ns" and name in ("gpu", "gpus", "device"):
+            return TypedMeasure("gpu_time_ns", Unit.NS, times=times)
         known = _TIMES.get(name.removeprefix(prefix)) if kind == "ns" else None
         name = f"{name}_{kind}" if known is None else prefix + known
         return TypedMeasure(name, _UNITS[kind], better=better, times=times)
@@ -307,6 +310,9 @@ def _measure_of_quality(name: str, kind: str, values: Sequence[float]) -> TypedM
         return TypedMeasure("printed_efficiency_percent", Unit.NUMBER, times=times)
     if _SPEEDUP.fullmatch(name):
         return TypedMeasure("printed_speedup", Unit.NUMBER)
+    if name in ("mfu", "mfu_percent", "mfu_ratio"):
+        is_percent = kind == "percent" or "percent" in name or most > 1
+        return TypedMeasure("mfu_ratio", Unit.RATIO, times=0.01 if is_percent else 1.0)
     if _ACCURACY.fullmatch(name):
         is_percent = kind == "percent" or most > 1
         name = re.sub(r"top_([15])", r"top\1", name.removesuffix("_percent"))

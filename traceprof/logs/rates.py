@@ -126,7 +126,7 @@ class _RowRuns:
                 measures = {
                     place: measure
                     for place, measure in self.meanings.measures.items()
-                    if place not in others and not (variant and measure.name.startswith("printed_"))
+                    if place not in others and not (variant and _is_relative(measure.name))
                 }
                 run = self._gather(row, measures)
                 if not variant or any(
@@ -199,6 +199,11 @@ class _RowRuns:
             )
 
 
+def _is_relative(measure: str) -> bool:
+    """Return whether a measure compares runs, so that its variant is not known."""
+    return measure.startswith("printed_") or measure.endswith(("_percent", "_factor"))
+
+
 def _note_gpus_per_node(run: CollectedRun) -> None:
     """Store the number of GPUs that nodes and GPUs per node give."""
     each, nodes = run.measures.get("gpus_per_node_count"), run.measures.get("nodes_count")
@@ -236,7 +241,7 @@ def _orientations(table: TypedTable) -> Iterator[TypedTable]:
 def _summaries(path: Path, table: TypedTable, meanings: Meanings) -> Iterator[Summary]:
     batch = _scope_of_batches(table, meanings)
     rows = _RowRuns(table, meanings, batch)
-    notes = list(_notes_of(table, meanings, batch))
+    notes = [*_notes_of(table, meanings, batch), *_notes_on_unread(meanings)]
     labels = list(label_columns(meanings))
     descriptions = {
         column: without_sizes(column.cells)
@@ -306,7 +311,7 @@ def _scope_of_batches(table: TypedTable, meanings: Meanings) -> str:
 def _notes_of(table: TypedTable, meanings: Meanings, batch: str) -> Iterator[Note]:
     """Yield notes about assumptions on the whole table."""
     if table.has_decimal_commas:
-        yield Note.of("commas are read as decimal points because semicolons separate the cells")
+        yield Note.of("commas are read as decimal points, because no number contains a point")
     for place, measure in meanings.measures.items():
         column = meanings.columns[place]
         if column.name in COLUMNS["unclear"]["batch"] and measure.name in _BATCH_MEASURES:
@@ -334,6 +339,14 @@ def _notes_of(table: TypedTable, meanings: Meanings, batch: str) -> Iterator[Not
             n=len(meanings.variants),
             names=", ".join(meanings.variants),
         )
+
+
+def _notes_on_unread(meanings: Meanings) -> Iterator[Note]:
+    """Yield a note for each column whose heading names a measure, but whose cells do not."""
+    for column in meanings.columns:
+        if why := column.why_unread:
+            text = "traceprof did not read column {column}, because {why}: {cell}"
+            yield Note.of(text, column=column.typed, why=why, cell=repr(column.texts[0][:40]))
 
 
 def _unreadable_cells(meanings: Meanings, row: int) -> Iterator[Note]:

@@ -33,6 +33,8 @@ _BATCHES: Final = frozenset(
 )
 _BRACKETS: Final = re.compile(r"[\[(](?P<unit>[^\[\]()]*+)[\])]")
 _WORD: Final = re.compile(r"[\w.+]+")
+_IDENTIFIER: Final = re.compile(r"[a-z][a-z0-9_]*")
+"""A name as programs write it. A duration under such a name counts seconds."""
 _MAX_LABEL_CHARS: Final = 60
 _COUNTED: Final = frozenset({"devices_count", "world_size", "nodes_count"})
 _MAX_DEVIATION_RATIO: Final = 0.02
@@ -117,13 +119,29 @@ class TypedColumn:
         At least half of the known cells must be numbers. The other cells are unreadable.
         """
         n_numbers = sum(map(math.isfinite, self.readable))
-        if not n_numbers:
+        found = self._known_measure() if n_numbers else None
+        if (
+            found is not None
+            and found.assumed == "seconds"
+            and not _IDENTIFIER.fullmatch(self.typed)
+        ):
             return None
-        found = self._known_measure()
         if found is not None and found.name in _COUNTED:
             return found if self.numbers is not None or not self._is_mixed_text else None
         n_texts = self.quantities.count(None)
         return None if n_texts > n_numbers or (n_texts and found is None) else found
+
+    @property
+    def why_unread(self) -> str:
+        """Why traceprof does not read the column although its heading names a measure; or ""."""
+        n_numbers = sum(map(math.isfinite, self.readable))
+        found = self._known_measure()
+        if found is None or found.name in SIZES.values() or self.measure() is not None:
+            return ""
+        if n_numbers and found.assumed == "seconds":
+            return "it has no unit"
+        n_digits = sum(any(map(str.isdigit, self.cells[row])) for row in self.unreadable)
+        return "its cells are not numbers" if n_digits > len(self.cells) / 2 else ""
 
     @property
     def _is_mixed_text(self) -> bool:

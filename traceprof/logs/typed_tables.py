@@ -74,7 +74,7 @@ class TypedTable:
 
     def transposed(self) -> TypedTable | None:
         """Return the table with rows and columns exchanged; None if a row has no name."""
-        names = (self.heading[0] or "name", *(row[0] for row in self.rows))
+        names = ("name", *(row[0] for row in self.rows))
         if "" in names or len(self.heading) < 2:
             return None
         places = range(1, len(self.heading))
@@ -322,12 +322,13 @@ def _make_table(
     numbers = map(number_of, heading)
     if len(kept) < 2 or (delimiter and any(_NOT_A_NAME.search(cell) for cell in heading)):
         return None
-    if "" in heading[1:] or (not heading[0] and delimiter):
+    if "" in heading and delimiter:
         return None
+    heading[1:] = [cell or f"column {i}" for i, cell in enumerate(heading[1:], 2)]
     if any(number is not None and not number.unit for number in numbers if heading[0]):
         return None
     cells = [cell for row in full for cell in row]
-    has_commas = delimiter in (";", "\t") and _has_decimal_commas(cells, delimiter)
+    has_commas = delimiter in (";", "\t", "") and _has_decimal_commas(cells, delimiter)
     return TypedTable(
         tuple(heading),
         tuple(map(tuple, full)),
@@ -342,12 +343,12 @@ def _make_table(
 def _has_decimal_commas(cells: Sequence[str], delimiter: str) -> bool:
     """Return whether a comma is the decimal point in cells that another delimiter separates.
 
-    This requires that no number contains a decimal point. In a table with tabs, at least one comma
+    This requires that no number contains a decimal point. Without semicolons, at least one comma
     must not be a thousands separator.
     """
     numbers = [match["number"] for cell in cells if (match := NUMBER_IN_CELL.fullmatch(cell))]
     with_comma = [text for text in numbers if "," in text]
-    if delimiter == "\t" and all(THOUSANDS.fullmatch(text.strip()) for text in with_comma):
+    if delimiter != ";" and all(THOUSANDS.fullmatch(text.strip()) for text in with_comma):
         return False
     return bool(with_comma) and not any(
         "." in text and ("," not in text or text.rfind(".") > text.rfind(",")) for text in numbers
