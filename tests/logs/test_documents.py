@@ -124,12 +124,37 @@ def test_every_command_refuses_what_is_not_clear(tmp_path: Path) -> None:
         summaries_of([path])
 
 
+LISTS = """## Is it usable?
+
+- 7gforce:
+  - best scaling: 4.487x
+    - 6 GPUs on inception3
+  - least overhead: 80.75% of ideal scaling at 1.615x speed-up
+    - for 2 GPUs
+- az-2x-m60:
+  - almost 2x scaling for 2 GPUs
+- 3x speed-up over the baseline on 8 GPUs
+- logs can be big (100MB+)
+"""
+
+
+def test_results_in_lists(tmp_path: Path) -> None:
+    runs = document(tmp_path, LISTS)
+    names = ("devices_count", "printed_speedup", "printed_efficiency_percent")
+    assert [[run.measure(name) for name in names] for run in runs] == [
+        *([6, 4.487, None], [2, 1.615, 80.75], [2, 2, None]),
+    ]
+    assert [run.labels["item"] for run in runs] == ["7gforce", "7gforce", "az-2x-m60"]
+    assert runs[2].notes[0].values["item"] == "'almost 2x scaling for 2 GPUs'"
+
+
 def notes(number: int) -> list[Summary]:
     path = Path(require("traces")).parent / "notes" / f"{number:03}.md"
     return summaries_of([path])
 
 
 def test_the_notes_beside_the_checkout() -> None:
+    assert [run.measure("printed_speedup") for run in notes(1)] == [4.487, 1.615, 2]
     pipes, jobs, tables = notes(2), notes(3), notes(4)
     assert [run.measure("devices_count") for run in pipes] == [6] * 4 + [8] * 4 + [None] * 2
     assert [run.measure("samples_per_s") for run in pipes][-2:] == [200, 240]

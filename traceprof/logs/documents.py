@@ -18,6 +18,7 @@ from traceprof.logs.lines import RawLines, cleaned
 from traceprof.logs.rates import runs_of_tables
 from traceprof.logs.reading import read_lines, read_log, recognize
 from traceprof.logs.step_tables import read_typed_step_table
+from traceprof.logs.typed_lists import runs_in_lists
 from traceprof.logs.typed_tables import HEADING, TypedTable, is_fence, tables_in
 from traceprof.logs.typed_text import sizes_in
 from traceprof.model.results import Note
@@ -44,7 +45,7 @@ class _Section:
 
 
 def read_document(path: Path) -> list[Summary]:
-    """Return the runs in all parts of a document, in the order of tables, then pasted logs.
+    """Return the runs in all parts of a document, in the order of tables, lists, and pasted logs.
 
     An empty list if the file is no document, or if it contains no runs.
 
@@ -61,6 +62,7 @@ def read_document(path: Path) -> list[Summary]:
         return []
     runs, unread = _runs_in_tables(path, tables)
     if is_document:
+        runs += runs_in_lists(path, lines)
         runs += _runs_in_sections(path, lines, tables)
     if not runs:
         return []
