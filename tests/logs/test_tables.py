@@ -12,6 +12,7 @@ from traceprof.comparison.scaling.laws import ABSENT_BASE, NOT_FROM_RATES
 from traceprof.errors import TraceError
 from traceprof.logs import read_table
 from traceprof.model.summary import Summary
+from traceprof.render.registry import render
 
 
 def table(folder: Path, text: str) -> list[Summary]:
@@ -189,6 +190,7 @@ def test_efficiencies_of_a_base_that_is_not_in_the_table(tmp_path: Path) -> None
     printed = found.results["scaling"].table["printed_is"].tolist()
     assert printed == [ABSENT_BASE] * 3
     assert not any("The rates give" in note.text for note in (*found.notes, *found.warnings))
+    assert "of another" in render("text", found)
     (note,) = (note for note in (*found.notes, *found.warnings) if "size 1" in note.text)
     assert note.values["rate"] == pytest.approx(221.3, abs=0.5)
 

@@ -193,3 +193,17 @@ def test_a_change_is_no_value_of_a_variant(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, text + "| 8 | 2700 | 3100 | +14.8% |\n")
     assert [run.measure("improvement_percent") for run in runs] == [None, None]
     assert [run.labels["variant"] for run in runs] == ["Base", "Ours"]
+
+
+def test_rows_without_sizes_are_no_repeats_if_their_first_column_differs(tmp_path: Path) -> None:
+    text = "| Setup | Time (s) | Accuracy |\n|---|---|---|\n"
+    runs = runs_of(tmp_path, text + "| 4:0 | 2661 | 0.5 |\n| 8:0 | 1648 | 0.4 |\n")
+    assert [run.labels["setup"] for run in runs] == ["4:0", "8:0"]
+    runs = runs_of(tmp_path, text + "| 4 GPUs | 2661 | 0.5 |\n| 8 GPUs | 1648 | 0.4 |\n")
+    assert [run.labels for run in runs] == [{}, {}]
+
+
+def test_tables_with_one_heading_have_distinct_labels(tmp_path: Path) -> None:
+    one = "| GPUs | img/s |\n|---|---|\n| 1 | 226 |\n\n"
+    runs = runs_of(tmp_path, f"# Rates\n\n{one}{one}")
+    assert [run.labels["table"] for run in runs] == ["Rates", "Rates (2)"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,15 +93,18 @@ def runs_of_tables(path: Path, tables: Sequence[TypedTable]) -> dict[int, list[S
     """
     found = {i: list(_runs_in(path, table)) for i, table in enumerate(tables)}
     found = {i: runs for i, runs in found.items() if runs}
-    titles = Counter(tables[i].title for i in found)
-    captions = Counter(tables[i].caption for i in found)
-    for number, (i, runs) in enumerate(found.items(), 1):
-        title, caption = tables[i].title, tables[i].caption
-        if titles[title] > 1:
-            is_distinct = caption and captions[caption] == 1
-            title = caption if is_distinct else f"{title} ({number})" if title else f"{number}"
-        if title:
-            found[i] = [replace(run, labels={**run.labels, "table": title}) for run in runs]
+    by_title: dict[str, list[int]] = {}
+    for i in found:
+        by_title.setdefault(tables[i].title, []).append(i)
+    for title, places in by_title.items():
+        captions = [tables[i].caption for i in places]
+        has_captions = all(captions) and len(set(captions)) == len(captions)
+        for number, (i, caption) in enumerate(zip(places, captions, strict=True), 1):
+            label = f"{title} ({number})" if title and number > 1 else title
+            if len(places) > 1:
+                label = caption if has_captions else label or f"{number}"
+            if label:
+                found[i] = [replace(run, labels={**run.labels, "table": label}) for run in found[i]]
     return found
 
 

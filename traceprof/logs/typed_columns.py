@@ -135,7 +135,8 @@ class TypedColumn:
     def why_unread(self) -> str:
         """Why traceprof does not read the column although its heading names a measure; or ""."""
         n_numbers = sum(map(math.isfinite, self.readable))
-        found = self._known_measure()
+        words = {*TEXTS["note"], *TEXTS["label"]}
+        found = None if self.name.split("_")[0] in words else self._known_measure()
         if found is None or found.name in SIZES.values() or self.measure() is not None:
             return ""
         if n_numbers and found.assumed == "seconds":
@@ -290,9 +291,22 @@ def label_columns(meanings: Meanings) -> Iterator[TypedColumn]:
         for i, measure in meanings.measures.items()
         if measure.name in SIZES.values()
     ]
+    first = next((c for c in meanings.columns if c.place not in meanings.measures), None)
     for column in meanings.columns:
-        if column.place not in meanings.measures and _is_label(column, sizes):
+        if column.place not in meanings.measures and (
+            _is_label(column, sizes)
+            or (column is first and not sizes and meanings.measures and _tells_apart(column))
+        ):
             yield column
+
+
+def _tells_apart(column: TypedColumn) -> bool:
+    """Return whether a column without sizes distinguishes the rows of a table without sizes."""
+    texts = column.texts
+    is_short = all(len(text) <= _MAX_LABEL_CHARS for text in texts)
+    is_distinct = len(set(texts)) == len(texts) == len(column.cells) > 1
+    has_no_sizes = not any(map(sizes_in, texts)) and column.name not in TEXTS["name"]
+    return is_short and is_distinct and has_no_sizes
 
 
 def _is_label(column: TypedColumn, sizes: Sequence[TypedColumn]) -> bool:

@@ -421,9 +421,9 @@ def _printed_warnings(found: Sequence[Measured], what: str) -> Iterator[Note]:
         if base is not None and measured.group.name not in named:
             named.add(measured.group.name)
             yield Note.of(
-                "{where}the printed efficiencies refer to a base that is not among the runs. About "
+                "The printed efficiencies{where} refer to a base that is not among the runs. About "
                 "{rate:1/s} at size 1 explains them.",
-                where=f"{measured.group.name}: " if measured.group.name else "",
+                where=f" of {measured.group.name}" if measured.group.name else "",
                 rate=base.value,
             )
         if measured.printed_is not in (CUT_OFF, NOT_FROM_RATES):
