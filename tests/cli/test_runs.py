@@ -408,3 +408,18 @@ def test_csv_is_the_form_of_a_table(two: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "x.csv").exists()
     run("runs", "export", "-o", tmp_path / "x.csv", "--table", "measures")
     assert (tmp_path / "x.csv").read_text().startswith("run,")
+
+
+def test_what_is_not_read_is_printed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "traceprof.logs.documents", raising=False)
+    path = tmp_path / "notes.md"
+    path.write_text(
+        "| Option | Default |\n|---|---|\n| --lr | 0.1 |\n\n"
+        "| GPUs | img/s |\n|---|---|\n| 1 | 226 |\n| 8 | soon |\n| 16 | 2500 |\n"
+    )
+    said = run("runs", "add", path).stderr
+    assert "did not read 1 table of the document: 'Option | Default'" in said
+    assert "did not read 'soon' in column img/s" in said
+    assert len(store.names()) == 3

@@ -22,7 +22,7 @@ from traceprof.cli.options import (
     print_saved,
     with_options,
 )
-from traceprof.cli.output import Printing, error_message, message, out, print_answer
+from traceprof.cli.output import Printing, error_message, message, out, print_answer, print_notes
 from traceprof.cli.parsing import labels_of
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.files import write_file
@@ -153,6 +153,8 @@ def _save_each(
         UsageError: ``name`` was given for several files.
         TraceprofError: the only file cannot be read.
     """
+    from traceprof.model.summary import UNREAD
+
     if len(files) > 1 and name is not None:
         raise UsageError(f"--name {name} names one run, but there are several: remove --name")
     saved: list[str] = []
@@ -168,6 +170,8 @@ def _save_each(
         print_saved(store, saved[0])
     else:
         message(f"saved {len(saved)} runs in {store.path}; list them with `traceprof runs list`")
+    notes = [note for saved_name in saved for note in store.get(saved_name).notes]
+    print_notes({str(note): note for note in notes if note.text.startswith(UNREAD)}.values())
     for problem in failed:
         error_message(str(problem))
     if failed:

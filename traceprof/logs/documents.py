@@ -22,7 +22,7 @@ from traceprof.logs.typed_lists import runs_in_lists
 from traceprof.logs.typed_tables import HEADING, TypedTable, is_fence, tables_in
 from traceprof.logs.typed_text import sizes_in
 from traceprof.model.results import Note
-from traceprof.model.summary import Summary
+from traceprof.model.summary import UNREAD, Summary
 
 _MAX_CHARS: Final = 1 << 24
 _DOCUMENTS: Final = frozenset(
@@ -90,7 +90,7 @@ def _note_unread(unread: Sequence[TypedTable]) -> Iterator[Note]:
     if unread:
         names = [" | ".join(table.heading)[:_MAX_NAME_CHARS] for table in unread]
         yield Note.of(
-            "traceprof did not read {n:count} table(s) of the document: {names}",
+            f"{UNREAD} {{n:count}} table(s) of the document: {{names}}",
             n=len(unread),
             names=", ".join(repr(name) for name in names[:_MAX_NAMED_TABLES]),
         )
@@ -145,7 +145,7 @@ def _runs_in_columns(path: Path, table: TypedTable) -> list[Summary]:
 
 
 def _name(path: Path, title: str) -> str:
-    text = title.strip(" #:*_`")[:_MAX_NAME_CHARS].strip()
+    text = title.strip(" #:*_`")[:_MAX_NAME_CHARS].strip(" ,.;:")
     return f"{path.stem}:{text}" if text else ""
 
 

@@ -41,7 +41,7 @@ from traceprof.logs.typed_text import (
     without_sizes,
 )
 from traceprof.model.results import Note, Unit
-from traceprof.model.summary import SourceFile, Summary
+from traceprof.model.summary import UNREAD, SourceFile, Summary
 
 _MIN_KNOWN_HEADINGS: Final = 2
 _SIZES: Final = frozenset({"devices_count", "world_size", "nodes_count", "gpus_per_node_count"})
@@ -347,7 +347,7 @@ def _notes_on_unread(meanings: Meanings) -> Iterator[Note]:
     """Yield a note for each column whose heading names a measure, but whose cells do not."""
     for column in meanings.columns:
         if why := column.why_unread:
-            text = "traceprof did not read column {column}, because {why}: {cell}"
+            text = f"{UNREAD} column {{column}}, because {{why}}: {{cell}}"
             yield Note.of(text, column=column.typed, why=why, cell=repr(column.texts[0][:40]))
 
 
@@ -357,7 +357,7 @@ def _unreadable_cells(meanings: Meanings, row: int) -> Iterator[Note]:
         column = meanings.columns[place]
         if row in column.unreadable:
             yield Note.of(
-                "traceprof cannot read {cell} in column {column}; the other cells are read",
+                f"{UNREAD} {{cell}} in column {{column}}; it read the other cells",
                 cell=repr(column.cells[row][:40]),
                 column=column.typed,
             )
