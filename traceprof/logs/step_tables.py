@@ -137,25 +137,21 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
 
 def _read_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     """Return the runs in the tables by step of a text, such as a model card."""
-    found = [
-        _table_of_cells(typed)
-        for typed in tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS)))
-        if typed.is_markdown and _is_heading(typed.heading, columns)
-    ]
-    return _summaries(path, found, columns)
+    tables = tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS)))
+    marked = (typed for typed in tables if typed.is_markdown)
+    return [run for typed in marked for run in read_typed_step_table(path, typed, columns)]
 
 
-def read_typed_step_table(path: Path, typed: TypedTable) -> list[Summary]:
-    """Return the runs in one table of a document whose rows are steps or epochs."""
-    is_steps = _is_heading(typed.heading, {})
-    return _summaries(path, [_table_of_cells(typed)], {}) if is_steps else []
-
-
-def _table_of_cells(typed: TypedTable) -> StepTable:
+def read_typed_step_table(
+    path: Path, typed: TypedTable, columns: Mapping[str, str] | None = None
+) -> list[Summary]:
+    """Return the runs in one table of a document; an empty list if its rows are no steps."""
+    if not _is_heading(typed.heading, columns or {}):
+        return []
     table = StepTable()
     for row in typed.rows:
         table.add(dict(zip(typed.heading, row, strict=True)))
-    return table
+    return _summaries(path, [table], columns or {})
 
 
 def _is_heading(names: Sequence[str], columns: Mapping[str, str]) -> bool:
