@@ -109,9 +109,7 @@ class StepTable:
 
 
 def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> list[Summary]:
-    """Return the runs in a table that a program wrote during training.
-
-    An empty list if it is no such table.
+    """Return the runs in a table of a program's training; an empty list if it is no such table.
 
     ``columns`` maps column names to meanings, in the words of `traceprof.logs.source`.
 
