@@ -37,6 +37,14 @@ _GAP: Final = re.compile(r"\s{2,100}+|\t")
 _NOT_A_NAME: Final = re.compile(r"[{}=]|:\s")
 """Characters that occur in log lines and in printed objects, but never in a column name."""
 _CELL_EDGE: Final = re.compile(r"(?<!\\)\|")
+_LATEX_ROW: Final = re.compile(
+    r"(?P<cells>[^&|]{1,2000}+&[^|]{1,8000}?)\\\\\s*+(?:\\\w{1,20}+)?\s*+"
+)
+_LATEX_RULE: Final = re.compile(r"\s*+\\(?:hline|toprule|midrule|bottomrule|cline\{[\d-]+\})\s*+")
+_LATEX_STYLE: Final = re.compile(r"\\(?:textbf|textit|emph|texttt)\{(?P<text>[^{}]{0,200}+)\}")
+_LATEX_SYMBOLS: Final = {
+    "\\%": "%", "\\#": "#", "$\\times$": "x", "\\times": "x", "$\\pm$": "±", "\\pm": "±", "\\,": "", "$": "",
+}  # fmt: skip
 _TABLE_TAG: Final = re.compile(r"<(?P<end>/?+)table\b", re.IGNORECASE)
 _ROW_TAG: Final = re.compile(r"<tr\b[^>]*+>", re.IGNORECASE)
 _CELL_TAG: Final = re.compile(r"<t[dh]\b[^>]*+>", re.IGNORECASE)
@@ -111,9 +119,24 @@ def _without_marks(text: str) -> str:
 
 
 def tables_in(lines: Sequence[str]) -> list[TypedTable]:
-    """Return the tables of a text: Markdown, grids, and HTML, otherwise delimited text."""
-    found = list(_drawn_tables(lines))
+    """Return the tables of a text: Markdown, grids, HTML, and LaTeX, otherwise delimited text."""
+    found = list(_drawn_tables([*map(_from_latex, lines)]))
     return found or list(_delimited_tables(lines))
+
+
+def _from_latex(line: str) -> str:
+    """Return a row or rule of a LaTeX table in the form of Markdown; other lines are unchanged."""
+    if not ("\\" in line and len(line) <= _MAX_LINE_CHARS):
+        return line
+    if _LATEX_RULE.fullmatch(line):
+        return "|---|"
+    row = _LATEX_ROW.fullmatch(line)
+    if row is None:
+        return line
+    text = _LATEX_STYLE.sub(r"\g<text>", row["cells"])
+    for symbol, plain in _LATEX_SYMBOLS.items():
+        text = text.replace(symbol, plain)
+    return f"| {text.replace('&', '|')} |"
 
 
 def _drawn_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
