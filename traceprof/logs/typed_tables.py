@@ -43,7 +43,8 @@ _LATEX_ROW: Final = re.compile(
 _LATEX_RULE: Final = re.compile(r"\s*+\\(?:hline|toprule|midrule|bottomrule|cline\{[\d-]+\})\s*+")
 _LATEX_STYLE: Final = re.compile(r"\\(?:textbf|textit|emph|texttt)\{(?P<text>[^{}]{0,200}+)\}")
 _LATEX_SYMBOLS: Final = {
-    "\\%": "%", "\\#": "#", "$\\times$": "x", "\\times": "x", "$\\pm$": "±", "\\pm": "±", "\\,": "", "$": "",
+    "\\%": "%", "\\#": "#", "$\\times$": "x", "\\times": "x", "$\\pm$": "±",
+    "\\pm": "±", "\\,": "", "$": "",
 }  # fmt: skip
 _TABLE_TAG: Final = re.compile(r"<(?P<end>/?+)table\b", re.IGNORECASE)
 _ROW_TAG: Final = re.compile(r"<tr\b[^>]*+>", re.IGNORECASE)
