@@ -69,7 +69,8 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setitem(
         sys.modules, "traceprof.comparison.summary.summarize", SimpleNamespace(summarize=summarize)
     )
-    monkeypatch.setitem(sys.modules, "traceprof.logs", SimpleNamespace(read_log=read_log))
+    documents = SimpleNamespace(read_log_or_document=read_log, read_document=lambda _: [])
+    monkeypatch.setitem(sys.modules, "traceprof.logs.documents", documents)
     return asked
 
 
@@ -400,3 +401,25 @@ def test_files_of_one_run_are_called_as_their_folder(store: Store, tmp_path: Pat
         write_nsys(member.trace, folder / f"rank{member.rank}.sqlite")
     assert "saved as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
     assert "saved as run-12-2" in run("runs", "add", folder).stderr
+
+
+def test_csv_is_the_form_of_a_table(two: Store, tmp_path: Path) -> None:
+    assert "exported as JSON" in refused(2, "runs", "export", "-o", tmp_path / "x.csv")
+    assert not (tmp_path / "x.csv").exists()
+    run("runs", "export", "-o", tmp_path / "x.csv", "--table", "measures")
+    assert (tmp_path / "x.csv").read_text().startswith("run,")
+
+
+def test_what_is_not_read_is_printed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "traceprof.logs.documents", raising=False)
+    path = tmp_path / "notes.md"
+    path.write_text(
+        "| Option | Default |\n|---|---|\n| --lr | 0.1 |\n\n"
+        "| GPUs | img/s |\n|---|---|\n| 1 | 226 |\n| 8 | soon |\n| 16 | 2500 |\n"
+    )
+    said = run("runs", "add", path).stderr
+    assert "did not read 1 table of the document: 'Option | Default'" in said
+    assert "did not read 'soon' in column img/s" in said
+    assert len(store.names()) == 3

@@ -63,7 +63,11 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UsageError(f"{path}: of no known program")
         return [Summary(name_of(path), origin="log:fake")]
 
+    def read_document(path: Path) -> list[Summary]:
+        return []
+
     for module, names in (
+        ("traceprof.logs.documents", {"read_document": read_document}),
         ("traceprof.comparison.summary.summarize", {"summarize": summarize}),
         ("traceprof.logs.rates", {"read_table": read_table}),
         ("traceprof.logs", {"read_log": read_log}),

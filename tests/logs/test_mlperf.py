@@ -373,3 +373,18 @@ def test_one_line_of_mlperf_decides_whatever_is_printed_beside_it(tmp_path: Path
     run = log.read(tmp_path)
     assert run.origin == "log:mlperf"
     assert math.isclose(run.measure("time_to_train_ns") or 0, 2083 * S)
+
+
+@pytest.mark.parametrize(
+    ("platform", "nodes", "devices"),
+    [("8xA100_80GB", None, 8), ("1xDGXA100", 1, 8), ("4xDGX-H100", 4, 32),
+     ("2xNF5688M6", 2, None), ("tpu-v4-128", None, None)],
+)  # fmt: skip
+def test_platforms_give_nodes_or_gpus(
+    tmp_path: Path, platform: str, nodes: int | None, devices: int | None
+) -> None:
+    log = Log("resnet", "NVIDIA").add("submission_platform", platform)
+    log = log.add("run_start").wait(10).add("eval_accuracy", 0.7, epoch_num=1).stop()
+    run = log.read(tmp_path)
+    assert run.measure("nodes_count") == nodes
+    assert run.measure("devices_count") == devices

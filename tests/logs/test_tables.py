@@ -8,10 +8,11 @@ import pytest
 
 from tests.logs.reading import shared
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.comparison.scaling.laws import NOT_FROM_RATES
+from traceprof.comparison.scaling.laws import ABSENT_BASE, NOT_FROM_RATES
 from traceprof.errors import TraceError
 from traceprof.logs import read_table
 from traceprof.model.summary import Summary
+from traceprof.render.registry import render
 
 
 def table(folder: Path, text: str) -> list[Summary]:
@@ -33,8 +34,8 @@ def test_columns_are_known_by_their_names(tmp_path: Path) -> None:
     assert second.labels == {"model": "resnet50", "network": "calico"}
     names = ("devices_count", "nodes_count", "samples_per_s", "batch_per_device_count")
     assert [first.measure(name) for name in names] == [1, 1, 226, 64]
-    assert first.measure("step_ns") == 12.5e6
-    assert second.measure("step_ns") is None
+    assert first.measure("step_period_ns") == 12.5e6
+    assert second.measure("step_period_ns") is None
     assert second.measure("printed_efficiency_percent") == 95
 
 
@@ -83,8 +84,8 @@ def test_what_differs_in_every_row_is_a_note_and_no_label(
      ("speed-up", "4.487x", "printed_speedup", 4.487),
      ("top-1", "73.2", "top1", 0.732), ("top5 accuracy", "0.91", "top5_accuracy", 0.91),
      ("memory", "15.5G", "memory_bytes", 15.5e9),
-     ("training time", "58m", "training_time_ns", 3480e9),
-     ("duration (h)", "2", "duration_ns", 7200e9), ("step (ms)", "12.5", "step_ns", 12.5e6),
+     ("training time", "58m", "total_ns", 3480e9),
+     ("duration (h)", "2", "duration_ns", 7200e9), ("step (ms)", "12.5", "step_period_ns", 12.5e6),
      ("# of servers", "2", "nodes_count", 2)],
 )  # fmt: skip
 def test_units_stand_in_headings_and_cells(
@@ -142,13 +143,15 @@ def test_bold_cells_and_columns_that_say_the_same(tmp_path: Path) -> None:
     text += "| **8** | 64 | 1,368 img/s | 3000 img/s | **host** |\n"
     runs = table(tmp_path, text)
     names = ("devices_count", "batch_per_device_count", "samples_per_s")
-    assert [[run.measure(name) for name in names] for run in runs] == [[1, 64, 226], [8, 64, 1368]]
-    assert [run.labels["network"] for run in runs] == ["host", "host"]
-    assert dict(runs[0].notes[0].values) == {
-        "column": "Throughput - mixed",
-        "first": "Throughput - TF32",
-        "name": "samples_per_s",
-    }
+    assert [[run.measure(name) for name in names] for run in runs] == [
+        *([1, 64, 226], [1, 64, 500], [8, 64, 1368], [8, 64, 3000]),
+    ]
+    assert [run.labels["variant"] for run in runs] == ["TF32", "mixed"] * 2
+    assert {run.labels["network"] for run in runs} == {"host"}
+    found = scaling(runs).results["scaling"].table
+    assert found["efficiency_ratio"].tolist() == pytest.approx(
+        [1, 1368 / 8 / 226, 1, 3000 / 8 / 500]
+    )
 
 
 def test_batch_sizes_of_whom_are_said_to_be_those_of_a_device(tmp_path: Path) -> None:
@@ -181,10 +184,36 @@ def test_expected_rates_are_held_against_those_that_came(tmp_path: Path) -> None
     assert any("of the expected" in note.text for note in found.notes)
 
 
-def test_a_base_is_no_contradiction_to_itself(tmp_path: Path) -> None:
-    runs = table(tmp_path, "gpus,img/s,efficiency\n2,426,95%\n4,704,77%\n")
-    found = scaling(runs).results["scaling"].table
-    assert found["printed_is"].tolist() == ["", NOT_FROM_RATES]
+def test_efficiencies_of_a_base_that_is_not_in_the_table(tmp_path: Path) -> None:
+    text = "gpus,img/s,efficiency\n2,424,95%\n4,652,74%\n8,1240,70%\n"
+    found = scaling(table(tmp_path, text))
+    printed = found.results["scaling"].table["printed_is"].tolist()
+    assert printed == [ABSENT_BASE] * 3
+    assert not any("The rates give" in note.text for note in (*found.notes, *found.warnings))
+    assert "of another" in render("text", found)
+    (note,) = (note for note in (*found.notes, *found.warnings) if "size 1" in note.text)
+    assert note.values["rate"] == pytest.approx(221.3, abs=0.5)
+
+
+def test_one_efficiency_that_contradicts_the_others_is_named(tmp_path: Path) -> None:
+    text = "gpus,img/s,efficiency\n2,424,95%\n4,652,88%\n8,1240,70%\n16,2410,68%\n"
+    found = scaling(table(tmp_path, text))
+    printed = found.results["scaling"].table["printed_is"].tolist()
+    assert printed == [ABSENT_BASE, NOT_FROM_RATES, ABSENT_BASE, ABSENT_BASE]
+    (note,) = (note for note in (*found.notes, *found.warnings) if "The rates give" in note.text)
+    assert note.values["computed"] == pytest.approx(0.737, abs=0.01)
+
+
+def test_two_efficiencies_that_contradict_each_other_accuse_none(tmp_path: Path) -> None:
+    found = scaling(table(tmp_path, "gpus,img/s,efficiency\n2,426,95%\n4,704,60%\n"))
+    assert found.results["scaling"].table["printed_is"].tolist() == ["", ""]
+
+
+def test_a_base_in_the_table_is_compared(tmp_path: Path) -> None:
+    runs = table(tmp_path, "gpus,img/s,efficiency\n1,220,100%\n2,424,95%\n4,704,60%\n")
+    printed = scaling(runs).results["scaling"].table["printed_is"].tolist()
+    assert printed[0] == "rounded"
+    assert printed[2] == NOT_FROM_RATES
 
 
 def test_records_without_a_rate_are_kept(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Final
 import pytest
 
 from tests import real_traces
+from tests.builders import TraceBuilder
 from tests.formats.test_cut_round_trip import told, values_of
 from tests.requirements import TRACES, require
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import analysis_names
 from traceprof.model.ranks import Ranks
 from traceprof.session.cutting import Cutting, cut_run
@@ -75,3 +77,21 @@ def _kernels(ranks: Ranks) -> list[list[str]]:
             kernels = kernels[part.span.overlaps(starts, ends)]
         found.append(sorted(kernels["name"].astype(str)))
     return found
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [("40%..60%", ["the window contains no events; most kernels start in 0%..1% and 99%..100% of "
+                   "the trace"]),
+     ("0%..60%", [])],
+)  # fmt: skip
+def test_an_empty_part_says_where_the_work_is(tmp_path: Path, window: str, says: list[str]) -> None:
+    builder = TraceBuilder()
+    for at in (0, 1_000_000):
+        for i in range(5):
+            builder.kernel("gemm", at + i * 100, at + i * 100 + 90)
+    path = tmp_path / "trace.sqlite"
+    write_nsys(builder.build(), path)
+    run = open_run([path], Opening(is_cached=False)).within(window)
+    cuts, _ = cut_run(run, tmp_path / "part.sqlite", Cutting())
+    assert [remark for remark in cuts.remarks if "no events" in remark] == says

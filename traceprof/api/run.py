@@ -246,6 +246,7 @@ def open(
     gpu: str | None = None,
     links: Sequence[str] = (),
     hardware: str | Path | None = None,
+    link_from: str | Path | None = None,
     racks: Sequence[str] = (),
     cluster: str | Path | None = None,
     warmup: int | None = None,
@@ -265,6 +266,7 @@ def open(
         gpu: the GPU model, such as h100-sxm.
         links: the rates of links: "pcie=gen4x16", "nic=400Gb/s".
         hardware: a TOML file with more GPU models and links.
+        link_from: the output of nccl-tests, with the bandwidths to compare collectives with.
         racks: the hosts of racks: "r1=node[1-4],node9".
         cluster: a Dask cluster that analyzes the ranks of a run (tcp://host:8786, or local), or a
             TOML file with the ranks of [hosts] and the hosts of [racks].
@@ -287,6 +289,7 @@ def open(
         gpu=gpu,
         links=tuple(links),
         hardware=path_of(hardware),
+        link_from=path_of(link_from),
         racks=tuple(racks),
         cluster=hosts,
         warmup_steps=warmup,

@@ -88,6 +88,7 @@ WindowText: TypeAlias = Annotated[
         autocompletion=completion.windows,
     ),
 ]
+_LINK_FROM = option("--link-from", "Compare collectives with this nccl-tests output.", "FILE")
 AsJson: TypeAlias = Annotated[bool, option("--json", "Print JSON (times in ns).")]
 AsCsv: TypeAlias = Annotated[bool, option("--csv", "Print one table as CSV.")]
 AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
@@ -229,6 +230,7 @@ def _opening(
     hardware: Annotated[
         Path | None, option("--hardware", "Add GPUs and links from this TOML file.", "FILE")
     ] = None,
+    link_from: Annotated[Path | None, _LINK_FROM] = None,
     model_flops: Annotated[
         str, option("--model-flops", "Set the model FLOPs per step, on all GPUs: 2.9e12.", "N")
     ] = "",
@@ -291,6 +293,7 @@ def _opening(
         gpu=gpu,
         links=link or (),
         hardware=hardware,
+        link_from=link_from,
         model_flops=model_flops,
         parameters=parameters,
         tokens=tokens,

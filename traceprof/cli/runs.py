@@ -22,7 +22,7 @@ from traceprof.cli.options import (
     print_saved,
     with_options,
 )
-from traceprof.cli.output import Printing, error_message, message, out, print_answer
+from traceprof.cli.output import Printing, error_message, message, out, print_answer, print_notes
 from traceprof.cli.parsing import labels_of
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.files import write_file
@@ -108,14 +108,16 @@ def import_log(
 ) -> None:
     """Add runs from the logs of training programs: throughput, accuracy, epochs, events."""
     from traceprof.comparison.runs_named import called, keep_runs
-    from traceprof.logs import read_log
+    from traceprof.logs.documents import read_log_or_document
     from traceprof.store import Store
 
     patterns = {str(number): text for number, text in enumerate(pattern or ())} or None
     labels, columns = labels_of(label), labels_of(column)
 
     def runs_in(path: Path | str) -> list[Summary]:
-        summaries = read_log(Path(path), source=source, patterns=patterns, columns=columns)
+        summaries = read_log_or_document(
+            Path(path), source=source, patterns=patterns, columns=columns
+        )
         return called(summaries, name, labels)
 
     if is_dry:
@@ -151,6 +153,8 @@ def _save_each(
         UsageError: ``name`` was given for several files.
         TraceprofError: the only file cannot be read.
     """
+    from traceprof.model.summary import UNREAD
+
     if len(files) > 1 and name is not None:
         raise UsageError(f"--name {name} names one run, but there are several: remove --name")
     saved: list[str] = []
@@ -166,6 +170,8 @@ def _save_each(
         print_saved(store, saved[0])
     else:
         message(f"saved {len(saved)} runs in {store.path}; list them with `traceprof runs list`")
+    notes = [note for saved_name in saved for note in store.get(saved_name).notes]
+    print_notes({str(note): note for note in notes if note.text.startswith(UNREAD)}.values())
     for problem in failed:
         error_message(str(problem))
     if failed:
@@ -309,6 +315,12 @@ def export(
     from traceprof.render.registry import render
     from traceprof.store import Store, exported_runs
 
+    is_csv = output is not None and output.suffix.lower() in (".csv", ".tsv")
+    if table is None and is_csv:
+        raise UsageError(
+            f"{output}: runs are exported as JSON. Use a name that ends with .json, or export a "
+            "table as CSV, for example --table measures"
+        )
     runs = summaries_of(run or Store.at(db).names(), db=db)
     text = exported_runs(runs) if table is None else render("csv", table_of_runs(runs, table))
     if output is None:

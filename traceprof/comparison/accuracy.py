@@ -108,6 +108,12 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
             name=fastest["run"],
             **values,
         )
+    elif len(whole := reached.known("time_to_train_ns").in_order("time_to_train_ns")):
+        yield Note.of(
+            "{name} has the shortest time to train: {time:ns}. The logs contain no other times.",
+            name=whole.row(0)["run"],
+            time=float(whole.row(0)["time_to_train_ns"]),
+        )
     elif len(reached):
         yield Note.of("No times are recorded: the runs contain only epochs, steps or samples.")
     if "speedup" in results:

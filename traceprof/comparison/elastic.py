@@ -202,11 +202,14 @@ _UNACCOUNTED: Final = "unaccounted time"
 def elastic(runs: Sequence[Summary]) -> Comparison:
     """Report the events of a job, the parts of its time, and the cost of each restart.
 
-    Of two runs, the first is the base, such as a job of fixed size. Both are compared by epoch.
+    Of two runs, the first is the base, such as a job of fixed size. Both are compared by epoch. Of
+    more runs, only those with epochs count.
 
     Raises:
         UsageError: there is not one run or two, or a run has no epochs, attempts or events.
     """
+    if len(runs) > 2:  # a document with the epochs of two jobs may also have tables of other runs
+        runs = [run for run in runs if len(run.table("epochs"))]
     if len(runs) not in (1, 2):
         raise UsageError(f"expected one run, or a base and a run; got {len(runs)} runs")
     for run in runs:

@@ -238,6 +238,10 @@ def _with_typical(epochs: Table, lost: Sequence[LostTime]) -> Table:
     # A first epoch includes warm-up. An epoch with lost time may include more than is recorded.
     disturbed = is_first | (lost_inside > _MAX_LOST_RATIO * durations) | np.isnan(undisturbed_ns)
     typical, names = _typical(numbers, undisturbed_ns, segment, disturbed)
+    # An epoch that would be far too short without the lost time does not include it.
+    is_outside = (lost_inside > 0) & ((typical - undisturbed_ns) > lost_inside / 2)
+    lost_inside = np.where(is_outside, 0.0, lost_inside)
+    undisturbed_ns = durations - lost_inside
     return epochs.assign(
         lost_ns=lost_inside,
         typical_ns=typical,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -352,9 +353,17 @@ def _kept(run: Summary) -> dict[str, Any]:
 
 
 def _notes(runs: Sequence[Summary]) -> Iterator[Note]:
-    for run in runs:
-        for note in (note for note in run.notes if not is_caveat(note)):
-            yield note if len(runs) == 1 else Note.of("{run}: {note}", run=run.name, note=note)
+    """Yield the notes of the runs; a note that several runs share is listed once."""
+    named = [(run.name, note) for run in runs for note in run.notes if not is_caveat(note)]
+    counts = Counter((note.text, str(note.values)) for _, note in named)
+    for name, note in named:
+        n = counts.pop((note.text, str(note.values)), 0)
+        if n > 1:
+            yield Note.of(
+                "{run}: {note} (the same for {n:count} other run(s))", run=name, note=note, n=n - 1
+            )
+        elif n:
+            yield note if len(runs) == 1 else Note.of("{run}: {note}", run=name, note=note)
 
 
 def _unit(name: str) -> Unit:

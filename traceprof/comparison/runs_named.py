@@ -18,6 +18,7 @@ from traceprof.files import is_there
 from traceprof.formats import recognized
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
+from traceprof.formats.unread import name_kind
 from traceprof.model.summary import Summary
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.options import Opening
@@ -29,6 +30,7 @@ _READERS: Final = {
     "log": ("traceprof.logs", "read_log"),
 }
 """Readers of text files; they are imported only if needed."""
+_DOCUMENTS: Final = (".md", ".markdown", ".mdx", ".rst", ".org", ".html", ".htm", ".adoc")
 _LABEL: Final = "label:"
 _NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a value may contain a comma
 _WILDCARDS: Final = re.compile(r"[*?\[]")
@@ -177,8 +179,12 @@ def _is_trace(path: Path) -> bool:
 
 
 def _of_text(path: Path) -> list[Summary]:
-    """Return the runs in a table of rates or a log."""
+    """Return the runs in a document with several parts, a table of rates, or a log."""
     tried = []
+    read_document = import_module("traceprof.logs.documents").read_document
+    found: list[Summary] = read_document(path)
+    if found:
+        return found
     for what, (module, function) in _READERS.items():
         try:
             runs: list[Summary] = getattr(import_module(module), function)(path)
@@ -188,6 +194,13 @@ def _of_text(path: Path) -> list[Summary]:
         if runs:
             return runs
         tried.append(f"as a {what}: contains no data")
+    if kind := name_kind(examine(path)):
+        raise TraceError(f"{path}: {kind}")
+    if path.suffix.lower() in _DOCUMENTS:
+        raise TraceError(
+            f"{path}: the document contains no table of runs and no lines of a known log; "
+            "`traceprof runs import-log FILE --pattern REGEX` reads other lines"
+        )
     raise TraceError(f"{path}: not a trace and not exported runs; {'; '.join(tried)}")
 
 

@@ -58,6 +58,11 @@ def _describe_kind(head: bytes, tables: Collection[str]) -> str:
     return ""
 
 
+def name_kind(candidate: Candidate) -> str:
+    """Return a sentence about a file that is known and not read; "" for other files."""
+    return "" if candidate.files else _describe_kind(candidate.head.lstrip(), candidate.tables)
+
+
 _PERFETTO_FIRST_FIELDS: Final = (
     b"\x40",
     b"\x50",

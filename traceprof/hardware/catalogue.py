@@ -199,13 +199,15 @@ class Hardware:
     """The known GPU models, the user's own first, and the user's settings.
 
     ``chosen`` is the model that the user specified for all devices. ``links`` are the user's peaks,
-    which override the table. ``stated`` is the user's information about the model.
+    which override the table. ``stated`` is the user's information about the model. ``tests`` are
+    the bandwidths that nccl-tests measured on this machine.
     """
 
     gpus: tuple[Gpu, ...] = ()
     chosen: Gpu | None = None
     links: Mapping[Link, Peak] = field(default_factory=dict)
     stated: Stated = Stated()
+    tests: tuple[Any, ...] = ()
 
     def with_gpu(self, key: str) -> Self:
         """Return the same hardware with one model for all devices: its key or a device name.

@@ -1,16 +1,11 @@
-"""Find tables that people typed; parse the numbers and units of cells, and the names of columns.
-
-The input is a delimited file (CSV, TSV, semicolons, or pipes) or a text with Markdown tables.
-"""
+"""Parse the numbers and units of cells that people typed, and the names of columns."""
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,25 +16,25 @@ COLUMNS: Final[dict[str, Any]] = tomllib.loads(
 )
 """Known column names and cell units, from ``columns.toml``."""
 
-_DELIMITERS: Final = ",;\t|"
-_MAX_COLUMNS: Final = 500
-_MAX_LINE_CHARS: Final = 20_000
-_SEPARATOR_ROW: Final = re.compile(
-    r"\s*+\|?(?:\s*+:?-{1,100}+:?\s*+\|)*+\s*+(?::?-{1,100}+:?)?+\s*+"
-)
-_HEADING: Final = re.compile(r"#{1,6}\s++(?P<title>.*)")
-_NOT_A_NAME: Final = re.compile(r"[{}=]|:\s")
-"""Characters that occur in log lines and in printed objects, but never in a column name."""
-_CELL_EDGE: Final = re.compile(r"(?<!\\)\|")
 _UNKNOWN: Final = frozenset(
     {"", "-", "--", "–", "—", "na", "n/a", "nan", "none", "null", "?", "tbd", "…", "..."}
 )
-_NUMBER: Final = re.compile(
-    r"[~≈<>±]{0,2}+\s{0,3}+(?P<number>[-+]?+\d[\d.,' _]*+(?:e[-+]?\d{1,3}+)?+)"
-    r"\s{0,3}+(?P<unit>[^\d\s].{0,40}+)?+",
+NUMBER_IN_CELL: Final = re.compile(
+    r"[~≈]?+\s{0,3}+(?P<number>[-+]?+\d[\d.,' _]*+(?:e[-+]?\d{1,3}+)?+)"
+    r"\s{0,3}+(?:[(\[]?+(?:±|\+/-|\+-|\\pm)\s{0,3}+\d[\d.,]*+\s?+%?+[)\]]?+\s{0,3}+)?+"
+    r"(?P<unit>[^\d\s].{0,60}+)?+",
     re.IGNORECASE,
 )
-_GROUPS: Final = re.compile(r"[-+]?+\d{1,3}+(?:[, '_]\d{3})++(?:\.\d++)?+")
+"""A number, the deviation that may follow it, and its unit."""
+THOUSANDS: Final = re.compile(r"[-+]?+\d{1,3}+(?:[, '_]\d{3})++(?:\.\d++)?+")
+_REMARK: Final = re.compile(r"\s*+[(\[].*+")
+_LENGTHS: Final = re.compile(r"(?:\d[\d.]*+\s?+[a-z]{1,7}+[\s,]{0,3}+){2,4}+", re.IGNORECASE)
+_LENGTH: Final = re.compile(r"(?P<number>\d[\d.]*+)\s?+(?P<unit>[a-z]++)", re.IGNORECASE)
+_CLOCK: Final = re.compile(r"(?P<h>\d{1,4}+):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:\.\d{1,9}+)?+)")
+_PERIOD: Final = re.compile(
+    r"(?P<unit>[a-zµ]{1,12}+)\s?+(?:/|per)\s?+"
+    r"(?P<what>steps?|it|iters?|iterations?|batch|ep|epochs?)"
+)
 _RATE: Final = re.compile(
     r"(?P<what>[a-z]++)\s?+(?:/\s?+s(?:ec(?:ond)?)?|per\s?+s(?:ec(?:ond)?)?|ps)"
     r"(?:\s?+(?:/|per)\s?+(?P<each>gpu|device|rank|worker|node))?+",
@@ -52,37 +47,26 @@ _RATE_SCOPES: Final = {"gpu": "device", "worker": "rank"}
 _FAILURES: Final[dict[str, str]] = {
     word: why for why, words in COLUMNS["failures"].items() for word in (*words, why)
 }
+_LENGTH_WORDS: Final = ("time", "wall", "duration", "elapsed", "latency", "ttt")
 _TIME_WORDS: Final = ("time", "duration", "took", "hours", "latency", "elapsed")
 SIZES: Final = {name: what for what, names in COLUMNS["sizes"].items() for name in names}
 """The measure of each known column name for a number of GPUs, ranks, or nodes, or a batch size."""
+_TIMES: Final = {name: what for what, names in COLUMNS["times"].items() for name in names}
+_PERIODS: Final = {"ep": "epoch_ns", "epoch": "epoch_ns", "epochs": "epoch_ns"}
+_THROUGHPUTS: Final = frozenset(COLUMNS["throughputs"]["samples"])
+_MULTIPLES: Final = {"k": 1e3, "K": 1e3, "M": 1e6}
+_KNOWN_WORDS: Final = frozenset(
+    name for group in ("name", "label", "note", "described") for name in COLUMNS["texts"][group]
+)
 _UNITS: Final = {"ns": Unit.NS, "bytes": Unit.BYTES}
 _EFFICIENCY: Final = re.compile(
     r"(?:printed_)?(?:scaling_)?efficiency(?:_percent|_ratio|_in_percent)?"
 )
 _SPEEDUP: Final = re.compile(r"(?:printed_)?speed_?up(?:_factor)?")
-_ACCURACY: Final = re.compile(r"(?:.*_)?(?:acc|accuracy|top_?[15])(?:_percent)?")
+_ACCURACY: Final = re.compile(r"(?:.*_)?(?:acc|accuracy|top_?[15]|acc_[15])(?:_percent)?")
 _PER_PART: Final = re.compile(r"_per_(?:gpu|device|rank|worker|node)$")
 _PER_S: Final = re.compile(r"(?:_per)?_s$|(?<=[a-z])ps$")
 _DURATION: Final = re.compile(r"(?P<base>.*?)_(?:in_)?(?P<unit>[a-z]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class TypedTable:
-    """A table as a person typed it.
-
-    ``title`` is the heading above the table. ``has_decimal_commas`` is true if a comma is the
-    decimal point of its numbers.
-    """
-
-    heading: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    is_markdown: bool = False
-    has_decimal_commas: bool = False
-
-    def column(self, place: int) -> list[str]:
-        """Return the cells of the column at index ``place``."""
-        return [row[place] for row in self.rows]
 
 
 class TypedUnit(NamedTuple):
@@ -106,7 +90,8 @@ class TypedCell(NamedTuple):
 class TypedMeasure(NamedTuple):
     """The measure that a column of numbers contains, in the unit of its name.
 
-    Multiply a typed number by ``times`` to convert it to that unit.
+    Multiply a typed number by ``times`` to convert it to that unit. ``assumed`` is the unit that
+    traceprof assumes because the table does not contain it.
     """
 
     name: str
@@ -114,86 +99,7 @@ class TypedMeasure(NamedTuple):
     scope: str = "run"
     better: str = ""
     times: float = 1.0
-
-
-def tables_in(lines: Sequence[str]) -> list[TypedTable]:
-    """Return the Markdown tables of a text; if it has none, the whole text parsed as one table."""
-    found = list(_markdown_tables(lines))
-    if found:
-        return found
-    kept = [line for line in lines if line.strip() and not line.startswith("#")]
-    if not kept or len(kept[0]) > _MAX_LINE_CHARS:
-        return []
-    delimiter = max(_DELIMITERS, key=kept[0].count)
-    try:
-        rows = list(csv.reader(kept, delimiter=delimiter, skipinitialspace=True))
-    except csv.Error:
-        return []
-    table = _make_table(rows, delimiter=delimiter)
-    return [] if table is None else [table]
-
-
-def _markdown_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
-    """Yield the Markdown tables of a text, each with the heading above it."""
-    title, block = "", list[str]()
-    for line in [*lines, ""]:
-        if "|" in line and len(line) <= _MAX_LINE_CHARS:
-            block.append(line)
-            continue
-        rule = block[1] if len(block) > 1 else ""
-        if "-" in rule and _SEPARATOR_ROW.fullmatch(rule):
-            rows = [_split_row(row) for row in (block[0], *block[2:])]
-            table = _make_table(rows, title=title)
-            if table is not None:
-                yield table
-        block = []
-        if (heading := _HEADING.fullmatch(line.strip())) is not None:
-            title = heading["title"].strip().rstrip("#").strip()
-
-
-def _split_row(line: str) -> list[str]:
-    """Return the cells of a Markdown row, without the empty parts outside the outer pipes."""
-    parts = _CELL_EDGE.split(line.strip())
-    first, last = int(not parts[0].strip()), len(parts) - int(not parts[-1].strip())
-    return [part.strip().replace("\\|", "|") for part in parts[first : max(first, last)]]
-
-
-def _make_table(
-    rows: list[list[str]], *, title: str = "", delimiter: str = ""
-) -> TypedTable | None:
-    """Return a table, or None if the first row is not a heading or a row is too long.
-
-    Short rows are filled with empty cells. An empty ``delimiter`` means Markdown.
-    """
-    width = len(rows[0])
-    body = [row for row in rows[1:] if any(cell.strip() for cell in row)]
-    if not 1 < width <= _MAX_COLUMNS or any(len(row) > width for row in body) or not body:
-        return None
-    heading = tuple(cell.strip() for cell in rows[0])
-    numbers = map(number_of, heading)
-    if any(_NOT_A_NAME.search(cell) for cell in heading):
-        return None
-    if "" in heading or any(number is not None and not number.unit for number in numbers):
-        return None
-    full = tuple(tuple(cell.strip() for cell in [*row, *[""] * (width - len(row))]) for row in body)
-    cells = [cell for row in full for cell in row]
-    has_commas = delimiter in (";", "\t") and _has_decimal_commas(cells, delimiter)
-    return TypedTable(heading, full, title, not delimiter, has_commas)
-
-
-def _has_decimal_commas(cells: Sequence[str], delimiter: str) -> bool:
-    """Return whether a comma is the decimal point in cells that another delimiter separates.
-
-    This requires that no number contains a decimal point. In a table with tabs, at least one comma
-    must not be a thousands separator.
-    """
-    numbers = [match["number"] for cell in cells if (match := _NUMBER.fullmatch(cell))]
-    with_comma = [text for text in numbers if "," in text]
-    if delimiter == "\t" and all(_GROUPS.fullmatch(text.strip()) for text in with_comma):
-        return False
-    return bool(with_comma) and not any(
-        "." in text and ("," not in text or text.rfind(".") > text.rfind(",")) for text in numbers
-    )
+    assumed: str = ""
 
 
 def number_of(text: str, *, has_decimal_commas: bool = False) -> TypedCell | None:
@@ -201,18 +107,56 @@ def number_of(text: str, *, has_decimal_commas: bool = False) -> TypedCell | Non
     text = text.strip(_MARKDOWN_MARKS)
     if text.lower() in _UNKNOWN:
         return TypedCell(math.nan)
-    match = _NUMBER.fullmatch(text)
+    match = NUMBER_IN_CELL.fullmatch(text)
     if match is None:
         return None
     number = match["number"].strip()
     if has_decimal_commas:
         number = number.replace(".", "").replace(",", ".")
-    elif _GROUPS.fullmatch(number):
+    elif THOUSANDS.fullmatch(number):
         number = re.sub(r"[, '_]", "", number)
     try:
         return TypedCell(float(number), (match["unit"] or "").strip())
     except ValueError:
         return None
+
+
+def quantity_of(
+    text: str, column: str = "", *, has_decimal_commas: bool = False
+) -> TypedCell | None:
+    """Return the number in a cell in the unit that its ``unit`` names; None if it is unreadable.
+
+    Examples: 98.5 ± 0.4, 1.2k, 226 img/s (95%), 12 min 30 s, 1:02:03. ``column`` is the name of the
+    column. The unit is "" if the cell has none, and one of the kinds of `TypedUnit` otherwise.
+    """
+    number = number_of(text, has_decimal_commas=has_decimal_commas)
+    if number is None or not number.unit:
+        return number
+    for unit_text in (number.unit, _REMARK.sub("", number.unit)):
+        if not unit_text:
+            return TypedCell(number.value)
+        unit = unit_named(unit_text, column)
+        if unit is not None:
+            return TypedCell(number.value * unit.times, unit.kind)
+    seconds = _length_s(text.strip(_MARKDOWN_MARKS))
+    return None if seconds is None else TypedCell(seconds * 1e9, "ns")
+
+
+def _length_s(text: str) -> float | None:
+    """Return the seconds of a duration with several units, or of h:mm:ss; None for other texts."""
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None:
+        return 3600 * float(clock["h"]) + 60 * float(clock["min"]) + float(clock["s"])
+    if _LENGTHS.fullmatch(text) is None:
+        return None
+    units = [unit_named(part["unit"], "time") for part in _LENGTH.finditer(text)]
+    if any(unit is None or unit.kind != "ns" for unit in units):
+        return None
+    try:
+        numbers = [float(part["number"]) for part in _LENGTH.finditer(text)]
+    except ValueError:
+        return None
+    return sum(n * unit.times for n, unit in zip(numbers, units, strict=True) if unit) / 1e9
 
 
 def failure_of(text: str) -> str:
@@ -226,7 +170,21 @@ def unit_named(text: str, column: str = "") -> TypedUnit | None:
     ``column`` is the name of the column. A single m means minutes in a column of times, and a
     million bytes in any other column.
     """
-    text = text.strip().strip("()[]").strip().lower().rstrip(".")
+    text = text.strip().strip("()[]").strip().rstrip(".")
+    times = _MULTIPLES.get(text[:1], 0.0)
+    rest = unit_named(text[1:], column) if times and len(text) > 1 else None
+    if times and rest is not None and "_per_s" in rest.kind:
+        return TypedUnit(rest.kind, times * rest.times)
+    is_count = text != "M" or plain_name(column) in _THROUGHPUTS or "per_s" in plain_name(column)
+    if text in _MULTIPLES and is_count:
+        return TypedUnit("", times)
+    text = text.lower()
+    period = _PERIOD.fullmatch(text)
+    if period is not None:
+        length = unit_named(period["unit"], "time")
+        is_time = length is not None and length.kind == "ns"
+        kind = _PERIODS.get(period["what"], "step_period_ns")
+        return TypedUnit(kind, length.times) if length is not None and is_time else None
     rate = _RATE.fullmatch(text)
     if rate is not None and rate["what"] in _RATE_UNITS:
         each = (rate["each"] or "").lower()
@@ -245,10 +203,24 @@ def unit_named(text: str, column: str = "") -> TypedUnit | None:
 
 def plain_name(name: str) -> str:
     """Return the normalized name of a column: lower case, with underscores."""
+    name = re.sub(r"(?<=\w)\s?[×*]\s?(?=\w)", "_x_", name.replace("@", "_"))
     name = re.sub(r"[\[(]([^\[\]()]*)[\])]", r"_\1", name.strip().lower())
+    name = re.sub(r"/\s?+(?=(?:h|hr|hour|d|day|min|month)s?\b)", "_per_", name)
     name = name.replace("%", "percent").replace("/s", "_per_s").replace("#", "n_")
     name = re.sub(r"_per_s(?:ec|econd)?s?\b", "_per_s", name)
     return re.sub(r"_+", "_", re.sub(r"[^\w]+", "_", name)).strip("_")
+
+
+def count_known(heading: Sequence[str]) -> int:
+    """Return the number of columns whose names or units are known."""
+    names = map(plain_name, heading)
+    return sum(
+        name in _KNOWN_WORDS
+        or measure_by_name(name, ()) is not None
+        or any(unit_named(unit) for unit in re.findall(r"[\[(]([^\[\]()]{1,40}+)[\])]", text))
+        or unit_named(text) is not None
+        for name, text in zip(names, heading, strict=True)
+    )
 
 
 def measure_by_name(name: str, values: Sequence[float]) -> TypedMeasure | None:
@@ -266,6 +238,11 @@ def measure_by_name(name: str, values: Sequence[float]) -> TypedMeasure | None:
             if measure.name.startswith(prefix)
             else measure._replace(name=prefix + measure.name)
         )
+    if name in _TIMES and any(word in name for word in _LENGTH_WORDS):
+        return TypedMeasure(_TIMES[name], Unit.NS, better="lower", times=1e9, assumed="seconds")
+    if _PER_PART.sub("", name) in _THROUGHPUTS:
+        measure = measure_by_unit(name, "samples_per_s", 1.0, values)
+        return measure and measure._replace(assumed="samples per second")
     is_number = prefix or name.endswith(("_percent", "_ratio", "_count", "loss"))
     return TypedMeasure(name, Unit.NUMBER) if is_number else None
 
@@ -307,13 +284,21 @@ def measure_by_unit(
         return quality
     if kind in _UNITS:
         better = "lower" if kind == "ns" else ""
-        return TypedMeasure(f"{name}_{kind}", _UNITS[kind], better=better, times=times)
+        if kind == "ns" and name in ("gpu", "gpus", "device"):
+            return TypedMeasure("gpu_time_ns", Unit.NS, times=times)
+        known = _TIMES.get(name.removeprefix(prefix)) if kind == "ns" else None
+        name = f"{name}_{kind}" if known is None else prefix + known
+        return TypedMeasure(name, _UNITS[kind], better=better, times=times)
+    if kind in ("step_period_ns", "epoch_ns"):
+        return TypedMeasure(prefix + kind, Unit.NS, better="lower", times=times)
     if kind in ("percent", "factor"):
         return TypedMeasure(f"{name}_{kind}", Unit.NUMBER)
     what, _, each = kind.partition("_per_s")
+    if not what or "_per_s" not in kind:
+        return None
     each = each or ("_per_device" if _PER_PART.search(name) and "node" not in name else "")
     scope = each.removeprefix("_per_") or "run"
-    return TypedMeasure(f"{prefix}{what}_per_s{each}", Unit.PER_S, scope, "higher")
+    return TypedMeasure(f"{prefix}{what}_per_s{each}", Unit.PER_S, scope, "higher", times)
 
 
 def _measure_of_quality(name: str, kind: str, values: Sequence[float]) -> TypedMeasure | None:
@@ -325,6 +310,9 @@ def _measure_of_quality(name: str, kind: str, values: Sequence[float]) -> TypedM
         return TypedMeasure("printed_efficiency_percent", Unit.NUMBER, times=times)
     if _SPEEDUP.fullmatch(name):
         return TypedMeasure("printed_speedup", Unit.NUMBER)
+    if name in ("mfu", "mfu_percent", "mfu_ratio"):
+        is_percent = kind == "percent" or "percent" in name or most > 1
+        return TypedMeasure("mfu_ratio", Unit.RATIO, times=0.01 if is_percent else 1.0)
     if _ACCURACY.fullmatch(name):
         is_percent = kind == "percent" or most > 1
         name = re.sub(r"top_([15])", r"top\1", name.removesuffix("_percent"))

@@ -1,4 +1,4 @@
-"""Read tables of benchmark runs, with one run per row: CSV files and Markdown.
+"""Read tables of benchmark runs, with one run per row: Markdown, HTML, CSV, and aligned columns.
 
 A column is recognized by its name (``columns.toml``), or by the unit in its heading or cells. All
 cells of a row are also stored with its run as they were typed.
@@ -8,138 +8,54 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError
-from traceprof.logs.cells import (
-    COLUMNS,
-    SIZES,
-    TypedMeasure,
-    TypedTable,
-    failure_of,
-    measure_by_name,
-    measure_by_unit,
-    number_of,
-    plain_name,
-    tables_in,
-    unit_named,
-)
+from traceprof.logs.cells import COLUMNS, TypedMeasure, failure_of
 from traceprof.logs.gathered import CollectedRun
 from traceprof.logs.lines import RawLines
 from traceprof.logs.summary import summary_table
+from traceprof.logs.typed_columns import (
+    DEVICE,
+    GLOBAL,
+    TEXTS,
+    Meanings,
+    TypedColumn,
+    describing,
+    is_table_of_steps,
+    label_columns,
+    meanings_of,
+    scope_of_batches,
+)
+from traceprof.logs.typed_tables import TypedTable, tables_in
+from traceprof.logs.typed_text import (
+    BATCH_IN_TEXT,
+    batches_in_prose,
+    note_rate,
+    note_sizes,
+    sizes_in,
+    sizes_in_prose,
+    without_sizes,
+)
 from traceprof.model.results import Note, Unit
-from traceprof.model.summary import SourceFile, Summary
+from traceprof.model.summary import UNREAD, SourceFile, Summary
 
-_TEXTS: Final[dict[str, list[str]]] = COLUMNS["texts"]
-_BATCHES: Final = frozenset(
-    COLUMNS["sizes"]["global_batch_count"] + COLUMNS["sizes"]["batch_per_device_count"]
-)
-_BRACKETS: Final = re.compile(r"[\[(](?P<unit>[^\[\]()]*+)[\])]")
-_GPU: Final = r"(?:gpus?|[pvtalkhb]\d{1,3}0?(?:[lst]|gb)?|m60|rtx\s?\d{4})"
-_SIZES_IN_TEXT: Final = (
-    (
-        "nodes_count",
-        re.compile(r"(?<![\w.])(\d{1,6}+)\s?x?\s?(?:nodes?|servers?|machines?)\b", re.I),
-    ),
-    ("devices_count", re.compile(rf"(?<![\w.])(\d{{1,6}}+)\s?x?\s?{_GPU}\b", re.I)),
-)
-_BATCH_IN_TEXT: Final = re.compile(r"\b(?:batch(?: ?size)?|bs) ?[=:]? ?\d{1,9}\b", re.I)
-_RATE_IN_TEXT: Final = re.compile(
-    r"(?:throughput|rate|speed)\b[^\d]{0,24}(?P<rate>\d[\d.,]{0,15}) ?"
-    r"(?P<unit>[a-z]{2,9}/s(?:ec)?)\b"
-    r"(?:[^\d]{0,4}expected\b[^\d]{0,8}(?P<expected>\d[\d.,]{0,15}) ?(?P=unit))?",
-    re.I,
-)
-_MAX_LABEL_CHARS: Final = 60
 _MIN_KNOWN_HEADINGS: Final = 2
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column of a table: its index ``place``, its heading, and its cells."""
-
-    table: TypedTable
-    place: int
-
-    @property
-    def typed(self) -> str:
-        """The heading as it was typed."""
-        return self.table.heading[self.place]
-
-    @cached_property
-    def name(self) -> str:
-        """The normalized name, without a unit or a list in brackets."""
-        bare = _BRACKETS.sub(lambda match: "" if " " in match["unit"] else match[0], self.typed)
-        return plain_name(bare)
-
-    @cached_property
-    def cells(self) -> list[str]:
-        """The cells from top to bottom."""
-        return self.table.column(self.place)
-
-    @cached_property
-    def numbers(self) -> list[float] | None:
-        """The numbers of the cells (NaN if unknown), or None if the column contains text."""
-        found = []
-        for cell in self.cells:
-            number = number_of(cell, has_decimal_commas=self.table.has_decimal_commas)
-            if number is None and failure_of(cell):
-                number = number_of("-")
-            if number is None or (number.unit and unit_named(number.unit, self.name) is None):
-                return None
-            unit = unit_named(number.unit, self.name) if number.unit else None
-            found.append(number.value * (unit.times if unit else 1.0))
-        return found
-
-    @cached_property
-    def unit_of_cells(self) -> str:
-        """The kind of the unit that the cells share; "" if they have no unit or several."""
-        units = (number_of(cell) for cell in self.cells)
-        kinds = {
-            unit_named(cell_number.unit, self.name)
-            for cell_number in units
-            if cell_number is not None and cell_number.unit
-        }
-        names = {unit.kind for unit in kinds if unit is not None}
-        return names.pop() if len(names) == 1 else ""
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """The cells that are not marked as unknown."""
-        return [cell for cell in self.cells if not math.isnan(_value(cell))]
-
-    def measure(self) -> TypedMeasure | None:
-        """Return the measure that the column contains; None if there is none or it is unknown."""
-        if self.numbers is None or not any(map(math.isfinite, self.numbers)):
-            return None
-        in_brackets = [
-            unit_named(match["unit"], self.name) for match in _BRACKETS.finditer(self.typed)
-        ]
-        bracket_unit = next((unit for unit in in_brackets if unit is not None), None)
-        if bracket_unit is not None and not self.unit_of_cells:
-            return measure_by_unit(
-                self.name_without_unit, bracket_unit.kind, bracket_unit.times, self.numbers
-            )
-        if self.typed == "Runtime" and "Created" in self.table.heading:
-            # Weights & Biases exports the duration of a run under this name, in seconds.
-            return measure_by_unit("runtime", "ns", 1e9, self.numbers)
-        if self.unit_of_cells:
-            return measure_by_unit(self.name, self.unit_of_cells, 1.0, self.numbers)
-        return measure_by_name(plain_name(self.typed), self.numbers)
-
-    @property
-    def name_without_unit(self) -> str:
-        """The normalized name without anything in brackets."""
-        return plain_name(_BRACKETS.sub("", self.typed))
-
-
-def _value(cell: str) -> float:
-    number = number_of(cell)
-    return 0.0 if number is None else number.value
+_SIZES: Final = frozenset({"devices_count", "world_size", "nodes_count", "gpus_per_node_count"})
+_BATCH_MEASURES: Final = frozenset({"global_batch_count", "batch_per_device_count"})
+_RATES: Final = tuple(
+    f"{prefix}{what}_per_s" for prefix in ("", "expected_") for what in COLUMNS["rates"]
+)
+_DURATIONS: Final = frozenset({"total_ns", "time_to_train_ns", "epoch_ns", "step_period_ns"})
+_TIMES_TO_QUALITY: Final = ("time_to_train_ns", "total_ns")
+_ACCURACY: Final = re.compile(r"(?:.*_)?(?:acc|accuracy|top[15]|acc_[15])")
+_BATCH_NOTE: Final = (
+    "{column} is assumed to be the batch size per GPU; rename the column to global_batch if it "
+    "counts all GPUs"
+)
 
 
 def read_table(path: Path) -> list[Summary]:
@@ -155,217 +71,348 @@ def read_table(path: Path) -> list[Summary]:
         TraceError: the file cannot be read, or is not a table of runs.
     """
     lines = list(RawLines(path, limit=1 << 24))
-    found = [run for table in tables_in(lines) for run in _runs_in(path, table)]
+    tables = tables_in(lines)
+    found = [run for runs in runs_of_tables(path, tables).values() for run in runs]
     if not found:
         raise TraceError(
             f"{path}: not a table of rates; expected a column such as images_per_s, "
-            "samples_per_s or gpus"
+            f"samples_per_s or gpus{_seen(tables)}"
         )
     return [replace(run, name=run.name or f"{path.stem}:{i}") for i, run in enumerate(found, 1)]
 
 
-def _runs_in(path: Path, table: TypedTable) -> Iterator[Summary]:
-    """Yield the runs of a table; nothing if its rows are not runs."""
-    columns = [_Column(table, place) for place in range(len(table.heading))]
-    names = [column.name for column in columns]
-    measures: dict[int, TypedMeasure] = {}
-    doubled: list[dict[str, str]] = []
-    for column in columns:
-        measure = column.measure()
-        if measure is None:
-            continue
-        first = next((i for i, other in measures.items() if other.name == measure.name), None)
-        if first is None:
-            measures[column.place] = measure
-        else:
-            doubled.append(
-                {"first": table.heading[first], "column": column.typed, "name": measure.name}
+def _seen(tables: Sequence[TypedTable]) -> str:
+    headings = "; ".join(" | ".join(table.heading)[:80] for table in tables[:3])
+    return f"; found {headings}" if headings else ""
+
+
+def runs_of_tables(path: Path, tables: Sequence[TypedTable]) -> dict[int, list[Summary]]:
+    """Return the runs in each table of a text, by the index of the table.
+
+    Tables under the same heading get the line above them, or their number, as the label ``table``.
+    """
+    found = {i: list(_runs_in(path, table)) for i, table in enumerate(tables)}
+    found = {i: runs for i, runs in found.items() if runs}
+    by_title: dict[str, list[int]] = {}
+    for i in found:
+        by_title.setdefault(tables[i].title, []).append(i)
+    for title, places in by_title.items():
+        captions = [tables[i].caption for i in places]
+        has_captions = all(captions) and len(set(captions)) == len(captions)
+        for number, (i, caption) in enumerate(zip(places, captions, strict=True), 1):
+            label = f"{title} ({number})" if title and number > 1 else title
+            if len(places) > 1:
+                label = caption if has_captions else label or f"{number}"
+            if label:
+                found[i] = [replace(run, labels={**run.labels, "table": label}) for run in found[i]]
+    return found
+
+
+@dataclass(frozen=True)
+class _RowRuns:
+    """The runs of one table: one per row and variant.
+
+    ``batch`` is the scope of batch sizes whose columns do not name it.
+    """
+
+    table: TypedTable
+    meanings: Meanings
+    batch: str = ""
+
+    def runs(self) -> Iterator[tuple[int, str, CollectedRun]]:
+        """Yield the row, the variant, and the values of each run."""
+        used = {place for places in self.meanings.variants.values() for place in places}
+        for row in range(len(self.table.rows)):
+            for variant in self.meanings.variants or {"": []}:
+                others = used - {*self.meanings.variants.get(variant, ())}
+                measures = {
+                    place: measure
+                    for place, measure in self.meanings.measures.items()
+                    if place not in others and not (variant and _is_relative(measure.name))
+                }
+                run = self._gather(row, measures)
+                if not variant or any(
+                    place in measures and math.isfinite(self._value(place, row))
+                    for place in self.meanings.variants[variant]
+                ):
+                    yield row, variant, run
+
+    def _value(self, place: int, row: int) -> float:
+        return self.meanings.columns[place].readable[row] * self.meanings.measures[place].times
+
+    def _gather(self, row: int, measures: Mapping[int, TypedMeasure]) -> CollectedRun:
+        """Return the values that the cells of a row and the text above the table contain."""
+        run = CollectedRun()
+        for place, measure in measures.items():
+            name, scope = measure.name, measure.scope
+            if name in _BATCH_MEASURES and self.batch == GLOBAL and self._is_unclear(place):
+                name, scope = "global_batch_count", "run"
+            value = self._value(place, row)
+            run.measure(name, value, unit=measure.unit, scope=scope, better=measure.better)
+        columns = self.meanings.columns
+        for column in columns:
+            note_sizes(run, column.sizes[row] if column.place in measures else {})
+        for column in describing(self.meanings):
+            note_sizes(run, sizes_in(column.cells[row].strip("*` ")))
+            self._note_batch(run, column.cells[row])
+        _note_gpus_per_node(run)
+        self._note_prose(run)
+        for column in columns:
+            cell = column.cells[row]
+            if why := failure_of(cell):
+                run.event("failure", text=f"{why} ({column.typed}: {cell})")
+            if column.place not in measures:
+                note_rate(run, column.typed, cell)
+        return run
+
+    def _is_unclear(self, place: int) -> bool:
+        return self.meanings.columns[place].name in COLUMNS["unclear"]["batch"]
+
+    def _note_batch(self, run: CollectedRun, text: str) -> None:
+        """Store the batch size in a description, such as "2 GPUs, batch128"."""
+        found = BATCH_IN_TEXT.search(text)
+        if found is None or not _BATCH_MEASURES.isdisjoint(run.measures):
+            return
+        name = "global_batch_count" if self.batch == GLOBAL else "batch_per_device_count"
+        run.measure(name, float(found[1]), unit=Unit.COUNT, source="recorded")
+        if not self.batch:
+            run.say(_BATCH_NOTE, column=found[0])
+
+    def _note_prose(self, run: CollectedRun) -> None:
+        """Store sizes and batch sizes of the text above the table that the row does not contain."""
+        prose = self.table.prose
+        sizes = {} if _SIZES & {*run.measures} else sizes_in_prose(prose)
+        batches = batches_in_prose(prose)
+        known = {
+            "global_batch_count": batches.get(GLOBAL),
+            "batch_per_device_count": batches.get(DEVICE),
+        }
+        if _BATCH_MEASURES.isdisjoint(run.measures):
+            sizes |= {name: value for name, value in known.items() if value}
+            if "" in batches and not any(known.values()):
+                text = (
+                    "the text above the table has a batch size of {n:count} without its scope; "
+                    "add a column global_batch or batch_per_gpu"
+                )
+                run.say(text, n=batches[""])
+        for name in note_sizes(run, sizes):
+            run.say(
+                "{name} {n:count} comes from the text above the table", name=name, n=sizes[name]
             )
-    if not _is_table_of_runs(table, names, measures) or len(set(table.heading)) < len(names):
+
+
+def _is_relative(measure: str) -> bool:
+    """Return whether a measure compares runs, so that its variant is not known."""
+    return measure.startswith("printed_") or measure.endswith(("_percent", "_factor"))
+
+
+def _note_gpus_per_node(run: CollectedRun) -> None:
+    """Store the number of GPUs that nodes and GPUs per node give."""
+    each, nodes = run.measures.get("gpus_per_node_count"), run.measures.get("nodes_count")
+    if each is not None and nodes is not None:
+        note_sizes(run, {"devices_count": each["value"] * nodes["value"]})
+
+
+def _runs_in(path: Path, table: TypedTable) -> Iterator[Summary]:
+    """Yield the runs of a table; nothing if its rows and columns are not runs."""
+    for oriented in _orientations(table):
+        meanings = meanings_of(oriented)
+        is_distinct = len(set(oriented.heading)) == len(oriented.heading) or meanings.variants
+        if not is_distinct or not _is_table_of_runs(oriented, meanings):
+            continue
+        if not is_table_of_steps(meanings):
+            yield from _summaries(path, oriented, meanings)
         return
-    if _is_table_of_steps(columns, measures):
-        return
-    notes = list(_notes_of(table, names, measures))
-    notes += (
-        Note.of("columns {first} and {column} both mean {name}; traceprof uses {first}", **names_)
-        for names_ in doubled
+
+
+def _orientations(table: TypedTable) -> Iterator[TypedTable]:
+    """Yield the table, and with rows and columns exchanged if its rows may be measures."""
+    turned = (
+        table.transposed() if table.heading[0].strip("*` ").lower() in TEXTS["measures"] else None
     )
-    text_columns = [column for column in columns if column.place not in measures]
-    sizes = [columns[i] for i, measure in measures.items() if measure.name in SIZES.values()]
-    labels = [column for column in text_columns if _is_label(column, sizes)]
+    if turned is not None:
+        first = TypedColumn(table, 0)
+        is_sizes = first.numbers is not None or any(sizes_in(cell) for cell in first.cells)
+        n_turned = len(meanings_of(turned).measures)
+        if not is_sizes and n_turned >= len(meanings_of(table).measures):
+            yield turned
+            return
+    yield table
+
+
+def _summaries(path: Path, table: TypedTable, meanings: Meanings) -> Iterator[Summary]:
+    batch = _scope_of_batches(table, meanings)
+    rows = _RowRuns(table, meanings, batch)
+    notes = [*_notes_of(table, meanings, batch), *_notes_on_unread(meanings)]
+    labels = list(label_columns(meanings))
     descriptions = {
-        column: _texts_without_sizes(column)
-        for column in text_columns
-        if column.name in _TEXTS["described"]
+        column: without_sizes(column.cells)
+        for column in describing(meanings)
+        if column.name in TEXTS["described"]
     }
-    for i, row in enumerate(table.rows):
-        run = _gather_row(row, i, columns, measures)
+    for row, variant, run in rows.runs():
         run.labels |= {
-            column.name: row[column.place].strip("*` ")
+            column.name: table.rows[row][column.place].strip("*` ")
             for column in labels
-            if row[column.place] in column.texts
+            if table.rows[row][column.place] in column.texts
         }
         run.labels |= {
-            column.name: texts[i] for column, texts in descriptions.items() if texts and texts[i]
+            column.name: texts[row]
+            for column, texts in descriptions.items()
+            if texts and texts[row]
         }
-        if table.title:
-            run.labels["table"] = table.title
+        if variant:
+            run.labels["variant"] = variant
         run.notes[:0] = notes
-        yield _summary_of(path, run, columns, row)
+        run.notes += _unreadable_cells(meanings, row)
+        yield _summary_of(path, run, rows, row, variant)
 
 
-def _is_table_of_runs(
-    table: TypedTable, names: Sequence[str], measures: dict[int, TypedMeasure]
-) -> bool:
+def _is_table_of_runs(table: TypedTable, meanings: Meanings) -> bool:
     """Return whether rows are runs: a column is a size or rate, or headings describe runs."""
-    measure_names = {measure.name for measure in measures.values()}
-    size_names = {"devices_count", "world_size", "nodes_count", "printed_speedup"}
-    rates = {f"{prefix}{what}_per_s" for prefix in ("", "expected_") for what in COLUMNS["rates"]}
-    has_size_or_rate = bool(measure_names & (size_names | rates)) or any(
-        name.startswith(rate) for name in measure_names for rate in rates
-    )
-    has_size_or_rate = has_size_or_rate or bool(
-        measure_names & {"global_batch_count", "batch_per_device_count"}
-    )
-    words = {*_TEXTS["label"], *_TEXTS["note"]}
-    known_headings = [name for name in names if name.split("_")[0] in words or name in words]
-    return has_size_or_rate or (
-        len(known_headings) >= _MIN_KNOWN_HEADINGS
-        and not table.heading[0].lower().startswith("step")
-    )
-
-
-def _is_table_of_steps(columns: Sequence[_Column], measures: dict[int, TypedMeasure]) -> bool:
-    """Return whether rows are the steps or epochs of one run, as a program writes them."""
-    sizes = {measure.name for measure in measures.values()} & {*COLUMNS["sizes"]}
-    steps = [column.numbers for column in columns if column.name in COLUMNS["texts"]["steps"]]
-    return not sizes and any(
-        numbers is not None and numbers == sorted({*numbers}) for numbers in steps
+    names = meanings.names()
+    if names & {*_SIZES, *_BATCH_MEASURES, "printed_speedup", "time_to_train_ns"}:
+        return True
+    if any(name.startswith(_RATES) for name in names):
+        return True
+    is_measured = names & _DURATIONS
+    if is_measured and (
+        len(names) > 1 or any(sizes_in(cell) for row in table.rows for cell in row)
+    ):
+        return True
+    column_names = [column.name for column in meanings.columns]
+    if any(any(column.sizes) for column in meanings.columns) and names:
+        return True
+    words = {*TEXTS["label"], *TEXTS["note"]}
+    known_headings = [name for name in column_names if name.split("_")[0] in words or name in words]
+    return len(known_headings) >= _MIN_KNOWN_HEADINGS and not table.heading[0].lower().startswith(
+        "step"
     )
 
 
-def _notes_of(
-    table: TypedTable, names: Sequence[str], measures: dict[int, TypedMeasure]
-) -> Iterator[Note]:
+def _scope_of_batches(table: TypedTable, meanings: Meanings) -> str:
+    """Return whether the batch sizes of unknown scope count all GPUs or one; "" if undecided."""
+    runs = [run for _, _, run in _RowRuns(table, meanings, DEVICE).runs()]
+
+    def of(name: str) -> list[float]:
+        return [float(run.measures.get(name, {}).get("value", math.nan)) for run in runs]
+
+    batches, devices = of("batch_per_device_count"), of("devices_count")
+    total = batches_in_prose(table.prose).get(GLOBAL)
+    products = [b * n for b, n in zip(batches, devices, strict=True) if math.isfinite(b * n)]
+    if total and products and all(product == total for product in products):
+        return DEVICE
+    if total and products and all(b == total for b in batches if math.isfinite(b)):
+        return GLOBAL
+    samples = [
+        rate * ns / 1e9 for rate, ns in zip(of("samples_per_s"), of("step_period_ns"), strict=True)
+    ]
+    return scope_of_batches(batches, devices, samples)
+
+
+def _notes_of(table: TypedTable, meanings: Meanings, batch: str) -> Iterator[Note]:
     """Yield notes about assumptions on the whole table."""
     if table.has_decimal_commas:
-        yield Note.of("commas are read as decimal points because semicolons separate the cells")
-    for place in measures:
-        if names[place] in COLUMNS["unclear"]["batch"]:
+        yield Note.of("commas are read as decimal points, because no number contains a point")
+    for place, measure in meanings.measures.items():
+        column = meanings.columns[place]
+        if column.name in COLUMNS["unclear"]["batch"] and measure.name in _BATCH_MEASURES:
+            text = {
+                GLOBAL: "{column} counts the samples of all GPUs, as the other columns show",
+                DEVICE: "{column} counts the samples of one GPU, as the other columns show",
+            }.get(batch, _BATCH_NOTE)
+            yield Note.of(text, column=column.typed)
+        if measure.assumed:
             yield Note.of(
-                "{column} is assumed to be the batch size per GPU; rename the column to "
-                "global_batch if it counts all GPUs",
-                column=table.heading[place],
+                "{column} has no unit; traceprof assumes {unit}",
+                column=column.typed,
+                unit=measure.assumed,
+            )
+    for first, place in meanings.repeated:
+        yield Note.of(
+            "columns {first} and {column} both mean {name}; traceprof uses {first}",
+            first=table.heading[first],
+            column=table.heading[place],
+            name=meanings.measures[first].name,
+        )
+    if meanings.variants:
+        yield Note.of(
+            "each row is {n:count} runs, because {n:count} columns have the same measure: {names}",
+            n=len(meanings.variants),
+            names=", ".join(meanings.variants),
+        )
+
+
+def _notes_on_unread(meanings: Meanings) -> Iterator[Note]:
+    """Yield a note for each column whose heading names a measure, but whose cells do not."""
+    for column in meanings.columns:
+        if why := column.why_unread:
+            text = f"{UNREAD} column {{column}}, because {{why}}: {{cell}}"
+            yield Note.of(text, column=column.typed, why=why, cell=repr(column.texts[0][:40]))
+
+
+def _unreadable_cells(meanings: Meanings, row: int) -> Iterator[Note]:
+    """Yield a note for each cell of a measure that is neither a number nor an unknown value."""
+    for place in meanings.measures:
+        column = meanings.columns[place]
+        if row in column.unreadable:
+            yield Note.of(
+                f"{UNREAD} {{cell}} in column {{column}}; it read the other cells",
+                cell=repr(column.cells[row][:40]),
+                column=column.typed,
             )
 
 
-def _is_label(column: _Column, sizes: Sequence[_Column]) -> bool:
-    """Return whether a column is a label, which groups runs, and not a remark about single runs."""
-    name, texts = column.name, column.texts
-    first_word = name.split("_")[0]
-    if not texts or name in _TEXTS["name"]:
-        return False
-    if name in _TEXTS["label"] or first_word in _TEXTS["label"]:
-        return True
-    if name in _TEXTS["note"] or first_word in _TEXTS["note"]:
-        return False
-    if any(len(text) > _MAX_LABEL_CHARS or "](" in text or "://" in text for text in texts):
-        return False
-    size_cells = [size.cells for size in sizes if size.name not in _BATCHES]
-    row_sizes = list(zip(*size_cells, strict=True)) or [()] * len(column.cells)
-    if column.numbers is not None and _follows_sizes(row_sizes, column):
-        return False
-    if len(set(texts)) == 1 < len(texts) == len(column.cells):
-        return False
-    if len(set(texts)) < len(texts) or len(set(texts)) == 1:
-        return True
-    # All texts differ: a label if several runs have the same size, otherwise a remark.
-    return bool(size_cells) and len(set(row_sizes)) < len(row_sizes)
+def _quality_rows(run: CollectedRun, epochs: float) -> list[dict[str, Any]]:
+    """Return accuracies and losses as the last values of metrics, at the duration of the run."""
+    lengths = (run.measures[name]["value"] for name in _TIMES_TO_QUALITY if name in run.measures)
+    at_ns = next(lengths, math.nan)
+    values: dict[str, float] = {}
+    for name, measure in run.measures.items():
+        metric = _metric_of(name)
+        if metric:
+            values.setdefault(metric, measure["value"])
+    return [
+        {"metric": metric, "attempt": 0, "epoch": epochs, "at_ns": at_ns, "value": value}
+        | {"scope": "run", "over": "run"}
+        for metric, value in values.items()
+    ]
 
 
-def _follows_sizes(sizes: Sequence[tuple[str, ...]], column: _Column) -> bool:
-    """Return whether a column of numbers has one value per size, and groups nothing else."""
-    pairs = zip(sizes, column.cells, strict=True)
-    known = {(size, cell) for size, cell in pairs if cell in column.texts}
-    known_cells, known_sizes = {cell for _, cell in known}, {size for size, _ in known}
-    return len(known_cells) > 1 and len(known) == len(known_sizes) == len(known_cells)
+def _metric_of(measure: str) -> str:
+    """Return the metric of an accuracy or a loss, in the names that logs have; "" for others."""
+    prefix = "train_" if measure.startswith("train") else ""
+    if _ACCURACY.fullmatch(measure):
+        return f"{prefix}top{'5' if '5' in measure else '1'}"
+    if measure.endswith("loss") and not measure.startswith("printed_"):
+        is_validation = any(word in measure for word in ("val", "eval", "test"))
+        return "val_loss" if is_validation else "loss"
+    return ""
 
 
-def _texts_without_sizes(column: _Column) -> list[str]:
-    """Return the descriptions without sizes.
-
-    An empty list if no two rows then share a description.
-    """
-    found = column.cells
-    for pattern in (*(pattern for _, pattern in _SIZES_IN_TEXT), _BATCH_IN_TEXT):
-        found = [pattern.sub("", text) for text in found]
-    found = [re.sub(r"(?<!\s)\s*+[,;][\s,;]*+", ", ", text).strip(" ,;-") for text in found]
-    return found if len(set(found)) < len(found) else []
-
-
-def _gather_row(
-    row: Sequence[str], i: int, columns: Sequence[_Column], measures: dict[int, TypedMeasure]
-) -> CollectedRun:
-    """Return the run that the cells of a row describe."""
-    run = CollectedRun()
-    for place, measure in measures.items():
-        value = (columns[place].numbers or ())[i] * measure.times
-        run.measure(
-            measure.name, value, unit=measure.unit, scope=measure.scope, better=measure.better
-        )
-    for column, cell in zip(columns, row, strict=True):
-        if column.name in _TEXTS["described"]:
-            _note_sizes_in_text(run, cell)
-        if why := failure_of(cell):
-            run.event("failure", text=f"{why} ({column.typed}: {cell})")
-        if column.place not in measures:
-            _note_rate_in_text(run, column, cell)
-    return run
-
-
-def _summary_of(
-    path: Path, run: CollectedRun, columns: Sequence[_Column], row: Sequence[str]
-) -> Summary:
+def _summary_of(path: Path, run: CollectedRun, rows: _RowRuns, row: int, variant: str) -> Summary:
     """Return the stored summary of the run in ``row``, with the typed cells."""
+    columns, cells = rows.meanings.columns, rows.table.rows[row]
     tables: dict[str, list[dict[str, Any]]] = {"measures": [*run.measures.values()]}
+    epochs = (column.readable[row] for column in columns if column.name in TEXTS["epochs"])
+    if quality := _quality_rows(run, next(epochs, math.nan)):
+        tables["metrics"] = quality
     if run.events:
         events = (
             {name: event[name] for name in ("kind", "text", "attempt")} for event in run.events
         )
         tables["events"] = [{"event": i, **event} for i, event in enumerate(events)]
     tables["typed"] = [
-        {"place": column.place, "heading": column.typed, "cell": row[column.place]}
+        {"place": column.place, "heading": column.typed, "cell": cells[column.place]}
         for column in columns
     ]
-    named = (row[column.place] for column in columns if column.name in _TEXTS["name"])
+    named = (cells[column.place] for column in columns if column.name in TEXTS["name"])
+    name = next((name.strip("*` ") for name in named if name), "")
     return Summary(
-        next((name for name in named if name), ""),
+        f"{name} {variant}".strip() if name else "",
         origin="table",
         labels=run.labels,
         sources=(SourceFile(str(path), "table", path.stat().st_size),),
         tables={name: summary_table(name, rows) for name, rows in tables.items()},
         notes=tuple(run.notes),
     )
-
-
-def _note_sizes_in_text(run: CollectedRun, text: str) -> None:
-    """Store the sizes in a description such as "2 nodes, 8 GPUs" or "4 P100"."""
-    for name, pattern in _SIZES_IN_TEXT:
-        found = pattern.search(text)
-        if found is not None and name not in run.measures:
-            run.measure(name, float(found[1]), unit=Unit.COUNT, source="recorded")
-
-
-def _note_rate_in_text(run: CollectedRun, column: _Column, text: str) -> None:
-    """Store the rate that a text contains, unless a column contains it."""
-    found = _RATE_IN_TEXT.search(text)
-    if found is None:
-        return
-    unit = unit_named(found["unit"])
-    rate = number_of(found["rate"].rstrip(".,"))
-    if unit is None or rate is None or unit.kind in run.measures:
-        return
-    run.measure(unit.kind, rate.value)
-    if found["expected"] and (expected := number_of(found["expected"].rstrip(".,"))) is not None:
-        run.measure(f"expected_{unit.kind}", expected.value)
-    run.say("the rate comes from the text in column {column}", column=column.typed)

@@ -7,15 +7,16 @@ blocks of lines, because neither the patterns nor the lines can be trusted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.logs.gathered import LogRuns
+from traceprof.logs.gathered import CollectedRun, LogRuns
 from traceprof.logs.lines import LogLine, RawLines, cleaned
+from traceprof.logs.machine_samples import read_machine_samples
 from traceprof.logs.source import PLACES, LogReader, LogSource, Pattern
 from traceprof.logs.sources import SOURCES, reader_of
 from traceprof.logs.step_tables import read_step_tables
@@ -98,34 +99,65 @@ def read_log(
     path = Path(path)
     user_patterns = compiled_patterns(patterns or {})
     if source is None and not user_patterns:
-        tables = read_step_tables(path, columns)
+        tables = read_machine_samples(path) or read_step_tables(path, columns)
         if tables:
             return tables
     chosen = _choose_source(path, source, needed=not user_patterns)
-    book = LogRuns()
-    stem = _stem(path)
-    readers = [reader_of(s)(book, stem, s) for s in SOURCES if s.is_launcher]
-    if chosen is not None and not chosen.source.is_launcher:
-        readers.append(reader_of(chosen.source)(book, stem, chosen.source))
+    book, stem, lines = LogRuns(), _stem(path), RawLines(path)
     pattern = UserPatternReader(
         book, stem, LogSource(_PATTERN_SOURCE, _PATTERN_SOURCE, user_patterns)
     )
-    if user_patterns:
-        readers.append(pattern)
+    _read_book(book, stem, lines, chosen, [pattern] if user_patterns else [])
+    if user_patterns and chosen is None and not pattern.count:
+        raise TraceError(f"{path}: no line matches --pattern")
+    _note_file_problems(book, lines, chosen)
+    return _summaries(path, book, _PATTERN_SOURCE if chosen is None else chosen.source.name, stem)
+
+
+def read_lines(
+    path: Path,
+    lines: Sequence[str],
+    name: str,
+    prepare: Callable[[CollectedRun], None] | None = None,
+) -> list[Summary]:
+    """Return the runs in a part of the document ``path``; an empty list if it is no log.
+
+    ``prepare`` completes the facts of each run before its measures are derived.
+    """
+    chosen = recognize(cleaned(lines))
+    if chosen is None:
+        return []
+    book = LogRuns()
+    _read_book(book, name, lines, chosen)
+    if all(run.is_empty for run in book.runs):
+        return []
+    if prepare is not None:
+        for run in book.runs:
+            prepare(run)
+    return _summaries(path, book, chosen.source.name, name)
+
+
+def _read_book(
+    book: LogRuns,
+    stem: str,
+    lines: Iterable[str],
+    chosen: Recognized | None,
+    more: Sequence[LogReader] = (),
+) -> None:
+    """Read all lines with the readers of launchers, of the chosen program, and of patterns."""
+    readers = [reader_of(s)(book, stem, s) for s in SOURCES if s.is_launcher]
+    if chosen is not None and not chosen.source.is_launcher:
+        readers.append(reader_of(chosen.source)(book, stem, chosen.source))
+    readers += more
     book.at_end = [reader.end for reader in readers]
-    lines = RawLines(path)
     n_invalid = _read_lines(lines, readers)
     for reader in readers:
         reader.end()
-    if user_patterns and chosen is None and not pattern.count:
-        raise TraceError(f"{path}: no line matches --pattern")
     if n_invalid:
         book.run.say("ignored {n:count} line(s) with invalid numbers", n=n_invalid)
-    _note_file_problems(book, lines, chosen)
-    return _summaries(path, book, _PATTERN_SOURCE if chosen is None else chosen.source.name)
 
 
-def _read_lines(lines: RawLines, readers: Sequence[LogReader]) -> int:
+def _read_lines(lines: Iterable[str], readers: Sequence[LogReader]) -> int:
     """Pass all lines to every reader; return the number of lines with invalid numbers."""
     n_invalid = 0
     for line, reader in lines_ahead(cleaned(lines), readers):
@@ -155,8 +187,8 @@ def _choose_source(path: Path, source: str | None, *, needed: bool) -> Recognize
     found = recognize(cleaned(RawLines(path)))
     if found is None:
         raise TraceError(
-            f"{path}: the log format is unknown; describe the numbers of a line with "
-            r"--pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'"
+            f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
+            r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
         )
     return found
 
@@ -191,10 +223,9 @@ def _stem(path: Path) -> str:
     return name or "log"
 
 
-def _summaries(path: Path, book: LogRuns, source: str) -> list[Summary]:
+def _summaries(path: Path, book: LogRuns, source: str, stem: str) -> list[Summary]:
     runs = [run for run in book.runs if not run.is_empty] or book.runs[:1]
     file = SourceFile(str(path), f"log:{source}", path.stat().st_size)
-    stem = _stem(path)
     names = [f"{stem}:{i + 1}" for i in range(len(runs))] if len(runs) > 1 else [stem]
     return [
         summary_of(run, name, f"log:{source}", file) for run, name in zip(runs, names, strict=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from traceprof.errors import TraceError
-from traceprof.logs.cells import find_rate, tables_in
+from traceprof.logs.cells import find_rate
 from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
 from traceprof.logs.lines import RawLines
 from traceprof.logs.source import LogSource, declared, number
@@ -27,6 +27,7 @@ from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
 from traceprof.logs.summary import is_evaluation_metric, summary_of
 from traceprof.logs.tensorboard import is_event_file, scalars_in
+from traceprof.logs.typed_tables import TypedTable, tables_in
 from traceprof.model.summary import SourceFile, Summary
 
 _DECLARED: Final[dict[str, Any]] = tomllib.loads(
@@ -108,9 +109,7 @@ class StepTable:
 
 
 def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> list[Summary]:
-    """Return the runs in a table that a program wrote during training.
-
-    An empty list if it is no such table.
+    """Return the runs in a table of a program's training; an empty list if it is no such table.
 
     ``columns`` maps column names to meanings, in the words of `traceprof.logs.source`.
 
@@ -136,14 +135,21 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
 
 def _read_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     """Return the runs in the tables by step of a text, such as a model card."""
-    found = []
-    for typed in tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS))):
-        if typed.is_markdown and _is_heading(typed.heading, columns):
-            table = StepTable()
-            for row in typed.rows:
-                table.add(dict(zip(typed.heading, row, strict=True)))
-            found.append(table)
-    return _summaries(path, found, columns)
+    tables = tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS)))
+    marked = (typed for typed in tables if typed.is_markdown)
+    return [run for typed in marked for run in read_typed_step_table(path, typed, columns)]
+
+
+def read_typed_step_table(
+    path: Path, typed: TypedTable, columns: Mapping[str, str] | None = None
+) -> list[Summary]:
+    """Return the runs in one table of a document; an empty list if its rows are no steps."""
+    if not _is_heading(typed.heading, columns or {}):
+        return []
+    table = StepTable()
+    for row in typed.rows:
+        table.add(dict(zip(typed.heading, row, strict=True)))
+    return _summaries(path, [table], columns or {})
 
 
 def _is_heading(names: Sequence[str], columns: Mapping[str, str]) -> bool:

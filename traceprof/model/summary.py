@@ -99,6 +99,8 @@ SUMMARY: Final = ResultSpec.of("""
     same heading: column heading
     same cell: cell text
     """)
+UNREAD: Final = "traceprof did not read"
+"""The beginning of each note on a part of a text that is not in its runs."""
 CONTRADICTS: Final = "the log contradicts itself"
 """Start of a note that says that numbers of a source contradict each other."""
 _HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap", "clip_score")

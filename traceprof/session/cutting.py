@@ -31,7 +31,7 @@ from traceprof.model.trace import Trace
 from traceprof.session.caveats import refuses_with_caveats
 from traceprof.session.options import Align
 from traceprof.session.run import SELF_DESCRIPTION, Run
-from traceprof.session.selection import Selection, check_ranks, select
+from traceprof.session.selection import Selection, check_ranks, describe_work, select
 
 _MAX_PARTS_IN_A_ROW: Final = 2
 
@@ -246,6 +246,9 @@ def cut_run(
         with new_file(output, force=force, inputs=run.paths) as target:
             part = CutPart(target, _request(files[0], selection, cutting, output.name))
             cuts.add(cut_parts(files[0].path, [part], progress))
+        if not cuts.n_events and run.is_read:
+            whole = run.within("all").of_ranks(SELF_DESCRIPTION | {"kernels"}).whole
+            cuts.remarks[f"the window contains no events; {describe_work(whole)}"] = None
         return cuts, selection
     selection = run.selection
     files = _files_with_devices(run, cutting)

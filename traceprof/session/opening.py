@@ -107,7 +107,8 @@ def place_files(files: RunFiles, opening: Opening) -> Ranks:
     if opening.racks or opening.cluster:
         ranks = _cluster(opening).placed(ranks)
     stated = opening.model_flops or opening.parameters or opening.tokens or opening.price
-    if opening.gpu or opening.links or opening.hardware or stated:
+    from_user = (opening.gpu, opening.links, opening.hardware, opening.link_from, stated)
+    if any(from_user):
         ranks = ranks.map(Trace.with_hardware, _hardware(opening))
     return ranks
 
@@ -122,7 +123,12 @@ def _hardware(opening: Opening) -> Hardware:
     for link in opening.links:
         hardware = hardware.with_link(link)
     stated = (opening.model_flops, opening.parameters, opening.tokens, opening.price)
-    return replace(hardware, stated=Stated.of(*stated))
+    hardware = replace(hardware, stated=Stated.of(*stated))
+    if opening.link_from is None:
+        return hardware
+    from traceprof.hardware.link_tests import parse_link_tests
+
+    return replace(hardware, tests=parse_link_tests(_read(opening.link_from)))
 
 
 def _cluster(opening: Opening) -> Topology:

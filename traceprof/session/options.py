@@ -30,6 +30,8 @@ class Align(StrEnum):
 class Opening:
     """The options for reading traces: kernel classes, clocks, hardware, hosts, racks, steps.
 
+    ``link_from`` is the output of nccl-tests, with the bandwidths to compare collectives with.
+
     ``warmup_steps`` is the number of leading warm-up steps (None: detect them). ``step_ranges`` is
     a regular expression that matches the ranges that are steps. ``model_flops``, ``parameters``,
     and ``tokens`` apply to one step on all GPUs. ``price`` is the price per GPU-hour. All four are
@@ -48,6 +50,7 @@ class Opening:
     gpu: str | None = None
     links: Sequence[str] = ()
     hardware: Path | None = None
+    link_from: Path | None = None
     model_flops: str = ""
     parameters: str = ""
     tokens: str = ""

@@ -414,3 +414,19 @@ def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values:
         text = text.replace("{origin}", "{origin}, {sure:ratio} alike")
         values["sure"] = steps.confidence_ratio
     return Note.of(text, origin=steps.source, **values)
+
+
+_MAX_NAMED_PARTS: Final = 3
+
+
+def describe_work(ranks: Ranks) -> str:
+    """Return a sentence that says in which shares of the trace kernels start."""
+    starts = np.concatenate([part.kernels["start_ns"] for part in ranks])
+    if not len(starts) or not ranks.span.duration_ns:
+        return "the trace contains no kernels"
+    percents = np.unique((starts - ranks.span.start_ns) * 100 // ranks.span.duration_ns)
+    parts = np.split(percents, np.flatnonzero(np.diff(percents) > 1) + 1)
+    longest = sorted(parts, key=len, reverse=True)[:_MAX_NAMED_PARTS]
+    shares = sorted((int(part[0]), min(100, int(part[-1]) + 1)) for part in longest)
+    named = " and ".join(f"{first}%..{last}%" for first, last in shares)
+    return f"most kernels start in {named} of the trace"

@@ -79,6 +79,8 @@ ROUNDED: Final = "rounded"
 CUT_OFF: Final = "cut off, not rounded"
 NOT_FROM_RATES: Final = "does not follow from the rates"
 
+ABSENT_BASE: Final = "refers to a base that is not among the runs"
+
 _TOLERANCE: Final = 1e-9
 
 
@@ -113,6 +115,37 @@ def check_printed(percent: float, rates: PrintedRates) -> str:
     if abs(more) <= unit / 2 + _TOLERANCE:
         return ROUNDED
     return CUT_OFF if 0 < more < unit else NOT_FROM_RATES
+
+
+def find_absent_base(points: Sequence[tuple[float, float, float]]) -> Rate | None:
+    """Return the rate of one device that explains most of the printed efficiencies.
+
+    ``points`` are efficiencies in %, rates, and sizes. None if no rate explains more than half of
+    them, and at least two.
+    """
+    ranges = [base_range(*point) for point in points]
+    best: list[tuple[float, float]] = []
+    for start, _ in ranges:
+        agreeing = [(low, high) for low, high in ranges if low <= start <= high]
+        best = max(best, agreeing, key=len)
+    if len(best) < 2 or 2 * len(best) <= len(ranges):
+        return None
+    low, high = max(low for low, _ in best), min(high for _, high in best)
+    return Rate((low + high) / 2, low, high)
+
+
+def base_range(percent: float, rate: float, n: float) -> tuple[float, float]:
+    """Return the lowest and highest rate of one device that give a printed efficiency.
+
+    The rate is rounded. The efficiency is rounded or cut off.
+    """
+    unit, error = last_digit(percent), last_digit(rate) / 2
+    if percent <= unit or n <= 0:
+        return nan, nan
+    return (
+        100 * (rate - error) / (percent + unit) / n,
+        100 * (rate + error) / (percent - unit / 2) / n,
+    )
 
 
 def last_digit(value: float) -> float:

@@ -11,9 +11,13 @@ from typing import Final
 
 from traceprof.comparison.records import program_of
 from traceprof.comparison.scaling.laws import (
+    ABSENT_BASE,
+    NOT_FROM_RATES,
     PrintedRates,
     Rate,
+    base_range,
     check_printed,
+    find_absent_base,
     karp_flatt,
     mean_rate,
     ratio_of,
@@ -386,9 +390,13 @@ class Measured:
         return self.cell.rate.value / fmean(nan if rate is None else rate for rate in known)
 
     @property
-    def _rates(self) -> PrintedRates:
+    def printed_rates(self) -> PrintedRates:
+        """The rate, the rate of the base of the printed efficiencies, and the ratio of sizes."""
         if self.cell.first.is_factor:
             return PrintedRates(self.cell.rate.value, 1.0, self.cell.size)
+        absent = self.absent_base
+        if absent is not None:
+            return PrintedRates(self.cell.rate.value, absent.value, self.cell.size)
         base = nan if self.base is None else self.base.rate.value
         return PrintedRates(self.cell.rate.value, base, self.cell.size / self.base_size)
 
@@ -396,17 +404,42 @@ class Measured:
     def printed_is(self) -> str:
         """How the printed efficiency follows from the rates; "" if none is printed.
 
-        A base has an efficiency of 100%. Another printed value refers to another base and is
-        ignored.
+        A base has an efficiency of 100%. If the base of the runs has another printed value, all
+        values refer to a base that is not among the runs.
         """
-        if self.is_base and not isclose(self.cell.first.printed_percent, 100):
+        percent = self.cell.first.printed_percent
+        if not self._is_base_absent:
+            return check_printed(percent, self.printed_rates)
+        base = self.absent_base
+        if base is None or not isfinite(percent):
             return ""
-        return check_printed(self.cell.first.printed_percent, self._rates)
+        low, high = base_range(percent, self.cell.first.rate.value, self.cell.size)
+        is_explained = low <= base.high and high >= base.low
+        return ABSENT_BASE if is_explained else NOT_FROM_RATES
+
+    @property
+    def _is_base_absent(self) -> bool:
+        """Whether the printed efficiencies refer to another run than the base."""
+        printed = nan if self.base is None else self.base.first.printed_percent
+        return isfinite(printed) and not isclose(printed, 100)
+
+    @property
+    def absent_base(self) -> Rate | None:
+        """The rate on one device that explains most printed efficiencies of the group.
+
+        None if the base is among the runs, or if there is no such rate.
+        """
+        printed = [
+            (point.printed_percent, point.rate.value, point.size)
+            for point in self.group.points
+            if isfinite(point.printed_percent + point.rate.value + point.size)
+        ]
+        return find_absent_base(printed) if self._is_base_absent else None
 
     @property
     def extremes(self) -> tuple[float, float]:
         """The lowest and highest efficiency of rates that round to the printed rates."""
-        low, high = self._rates.extremes
+        low, high = self.printed_rates.extremes
         return low / 100, high / 100
 
 

@@ -70,7 +70,17 @@ def caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
 
 def printed_warnings(found: Sequence[Measured], what: str) -> Iterator[Note]:
     """Yield a warning for each printed efficiency that does not match the printed rates."""
+    named: set[str] = set()
     for measured in found:
+        base = measured.absent_base
+        if base is not None and measured.group.name not in named:
+            named.add(measured.group.name)
+            yield Note.of(
+                "The printed efficiencies{where} refer to a base that is not among the runs. About "
+                "{rate:1/s} at size 1 explains them.",
+                where=f" of {measured.group.name}" if measured.group.name else "",
+                rate=base.value,
+            )
         if measured.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue
         low, high = measured.extremes
@@ -85,7 +95,7 @@ def printed_warnings(found: Sequence[Measured], what: str) -> Iterator[Note]:
             how="is truncated, not rounded"
             if measured.printed_is == CUT_OFF
             else measured.printed_is,
-            computed=measured.efficiency.value,
+            computed=measured.printed_rates.efficiency / 100,
             low=low,
             high=high,
         )

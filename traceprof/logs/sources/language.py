@@ -10,6 +10,15 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import Declared, LogReader, Pattern, json_in, number
 
+_TIMERS: Final = {
+    "forward-backward": "forward_backward_ns",
+    "forward-compute": "forward_ns",
+    "backward-compute": "backward_ns",
+    "batch-generator": "data_ns",
+    "all-grads-sync": "gradient_sync_ns",
+    "optimizer": "optimizer_ns",
+}
+"""Megatron's timers that traceprof reads; it prints their minimum and maximum over the ranks."""
 _GLOBAL_RATES: Final = {
     "throughput/samples_per_sec": "samples_per_s",
     "throughput/tokens_per_sec": "tokens_per_s",
@@ -48,6 +57,13 @@ class MegatronReader(LogReader):
             run.metric("samples_per_s", batch * 1e9 / (ms * 1e6), point, over="interval")
         if cells.get("number of skipped iterations"):
             run.say("skipped iterations have no loss")
+
+    def timer(self, match: re.Match[str], _point: LogPoint, _line: LogLine) -> None:
+        """Store a timer of the slowest rank, per iteration, at the last iteration."""
+        name = _TIMERS.get(match["_timer"])
+        if name is not None:
+            value = (number(match["_most"]) or 0.0) * 1e6
+            self.run.metric(name, value, LogPoint(self.step), scope="rank", over="interval")
 
 
 class TorchtitanReader(LogReader):

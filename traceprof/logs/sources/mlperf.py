@@ -13,6 +13,7 @@ from traceprof.logs.checks import Evidence, note_contradiction
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.source import LogReader, json_in, number
 from traceprof.logs.sources.mlperf_rates import MIN_SAMPLE_COUNT, LogCounter, Progress, TrainedSpan
+from traceprof.logs.typed_text import sizes_in
 
 _BENCHMARKS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("mlperf.toml").read_text("utf-8")
@@ -99,6 +100,7 @@ class MlperfReader(LogReader):
         self.step = math.nan
         self.iterations = (0.0, 0.0)
         self.has_tracked = False
+        self.platform_devices = 0
 
     def event(self, match: re.Match[str], *_: object) -> None:
         """Store one event."""
@@ -157,8 +159,17 @@ class MlperfReader(LogReader):
             self.run.environment[_ENVIRONMENT[event.key]] = value = str(event.value)
             if event.key == "submission_benchmark":
                 self.benchmark = self.run.workload = value
-            elif event.key == "submission_platform" and (nodes := _NODES.match(value)) is not None:
-                self.run.facts.nodes = int(nodes[1])
+            elif event.key == "submission_platform":
+                self._note_platform(value)
+
+    def _note_platform(self, value: str) -> None:
+        """Store the sizes in a platform: 8xA100_80GB counts GPUs, 2xDGXA100 counts nodes."""
+        sizes, nodes = sizes_in(value), _NODES.match(value)
+        self.platform_devices = int(sizes.get("devices_count", 0))
+        if "nodes_count" in sizes:
+            self.run.facts.nodes = int(sizes["nodes_count"])
+        elif nodes is not None and not sizes:
+            self.run.facts.nodes = int(nodes[1])
 
     def end(self) -> None:
         """Compute qualities, time to train, and throughput of the run."""
@@ -172,6 +183,7 @@ class MlperfReader(LogReader):
             facts.devices = facts.world_size = round(facts.global_batch / each) or None
         if not facts.world_size and self.starts > 1:
             facts.devices = facts.world_size = self.starts
+        facts.devices = facts.devices or self.platform_devices or None
         progress = self._progress()
         self._note_qualities(progress)
         if progress.unit == progress.epoch_samples:

@@ -17,7 +17,7 @@ from traceprof.measures.collectives.operations import require_collectives
 from traceprof.measures.collectives.rates import (
     columns_of_peak,
     count_devices_of_machine,
-    peak_of_group,
+    peak_of_class,
     rates_of_peaks,
 )
 from traceprof.measures.collectives.waits import find_values_in, find_waits
@@ -180,6 +180,7 @@ def _summarize_classes(classes: _Classes, wait_ns: npt.NDArray[np.float64], shar
         dtype=classes.texts("dtype"),
         algbw_bytes_per_s=[_rate(table, "operation_bytes") for table in transfers],
         busbw_bytes_per_s=[_rate(table, "bus_bytes") for table in transfers],
+        operation_bytes=[_mean_known(table["operation_bytes"]) for table in transfers],
     )
 
 
@@ -210,12 +211,19 @@ def _rate(transfers: Table, column: str) -> float:
     return float(transfers[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
 
 
+def _mean_known(sizes: Floats) -> float:
+    """Return the mean of the known sizes; NaN if none is known."""
+    known = sizes[~np.isnan(sizes)]
+    return float(known.mean()) if len(known) else np.nan
+
+
 def _with_peaks(ranks: Ranks, classes: Table) -> Table:
     """Return the classes with peak, peak_bytes_per_s, and peak_ratio."""
-    devices, sizes = classes["device"].tolist(), classes["group_size"].tolist()
-    peaks = [peak_of_group(ranks, *group) for group in zip(devices, sizes, strict=True)]
+    names = ("device", "group_size", "op", "operation_bytes")
+    groups = zip(*(classes[name].tolist() for name in names), strict=True)
+    peaks = [peak_of_class(ranks, *group) for group in groups]
     rates = rates_of_peaks(peaks)
-    return classes.assign(
+    return classes.without("operation_bytes").assign(
         peak=peaks, peak_bytes_per_s=rates, peak_ratio=classes["busbw_bytes_per_s"] / rates
     )
 
@@ -245,7 +253,10 @@ def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
     wider = {size for device, size in pairs if size > count_devices_of_machine(ranks, device)}
     is_compared = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
     sizes = (classes[name][is_compared].tolist() for name in ("group_size", "peak"))
-    peaks: dict[int, Any] = dict(zip(*sizes, strict=True))
+    peaks: dict[int, Any] = {}
+    for size, peak in zip(*sizes, strict=True):  # of peaks by message size, the highest
+        known = peaks.get(size)
+        peaks[size] = peak if known is None or peak.bytes_per_s > known.bytes_per_s else known
     return [
         {
             "group_size": size,

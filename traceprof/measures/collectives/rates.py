@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.hardware.catalogue import Link, Peak
+from traceprof.hardware.link_tests import measured_peak
 from traceprof.measures.collectives.members import find_device_users
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import trace_of_device
@@ -134,6 +135,22 @@ def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
     if group_size > count_devices_of_machine(ranks, device):
         return peak_of(part, device, Link.NIC)
     return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)
+
+
+def peak_of_class(
+    ranks: Ranks, device: int, group_size: int, op: str, n_bytes: float
+) -> Peak | None:
+    """Return the bandwidth that nccl-tests measured for an operation at a size.
+
+    Without the user's measurement, the peak of the link that the group uses; see `peak_of_group`.
+    """
+    if device >= 0:
+        hardware = trace_of_device(ranks, device).hardware
+        tests = () if hardware is None else hardware.tests
+        found = measured_peak(tests, op, group_size, n_bytes)
+        if found is not None:
+            return found
+    return peak_of_group(ranks, device, group_size)
 
 
 def rates_of_peaks(peaks: Iterable[Peak | None]) -> npt.NDArray[np.float64]:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, ROUNDED
+from traceprof.comparison.scaling.laws import ABSENT_BASE, CUT_OFF, NOT_FROM_RATES, ROUNDED
 from traceprof.model.activity import IDLE
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Column, Result, Unit
@@ -190,7 +190,12 @@ _TITLES: Final[Mapping[str, str]] = {
     "million_samples_cost": "cost/1M",
 }
 """The number columns of a scaling table that a line shows, with their headings."""
-_PRINTED: Final = {ROUNDED: "", CUT_OFF: " (truncated)", NOT_FROM_RATES: " (not from rates)"}
+_PRINTED: Final = {
+    ROUNDED: "",
+    CUT_OFF: " (truncated)",
+    NOT_FROM_RATES: " (not from rates)",
+    ABSENT_BASE: " (of another base)",
+}
 _BASE: Final = "base"
 _MIN_LOSS_RATIO: Final = 0.0005
 
