@@ -53,6 +53,7 @@ _MIN_SECOND_RATIO: Final = 0.8
 _MIN_NAMED_RATIO: Final = 0.1
 _BOUND_BY: Final = {
     "exposed_communication": "communication-bound",
+    "waiting": "waiting in collectives",
     "exposed_transfer": "transfer-bound",
     "data": "input-bound",
     "launch": "launch-bound",
@@ -173,11 +174,17 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
 
 
 def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of ``parts``, with the causes of idle time instead of idle time."""
+    """Return the shares of ``parts``, with the causes of idle time instead of idle time.
+
+    Waiting is the exposed communication that findings show to be waiting for other ranks.
+    """
     shares = dict(parts)
     idle_ratio = shares.pop(IDLE)
     causes = shares_of_causes(results)
-    shares[COMMUNICATION] += causes.pop(BY_HOST, 0.0)
+    found = table_of(results, "findings")
+    waiting = sum(row["claimed_ratio"] for row in found.rows() if row["rule"] in _WAITING)
+    shares["waiting"] = min(waiting, shares[COMMUNICATION])
+    shares[COMMUNICATION] += causes.pop(BY_HOST, 0.0) - shares["waiting"]
     return {**shares, **causes} if causes else {**shares, "unknown": idle_ratio}
 
 
@@ -218,6 +225,8 @@ def _backend_in_words(found: Table) -> str:
 
 _SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
+_WAITING: Final = ("collective_waits", "load_imbalance")
+"""Rules that only claim waiting in collectives."""
 
 
 def _where_time_is_spent(
