@@ -26,6 +26,7 @@ from traceprof.session.caveats import Caveats, missing_in, refused, refuses_with
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
+from traceprof.session.shares import parts_of
 from traceprof.session.tried import with_measured
 from traceprof.session.verdict import Verdict, make_verdict
 
@@ -34,6 +35,8 @@ PAGE: Final = (
     *("collectives", "copies", "ranges", "operators", "mfu"),
 )
 """The analyses of the page of ``traceprof analyze``, as far as their data was recorded."""
+_WITHOUT_GPU_TIME: Final = ("range-times",)
+"""Further analyses of the page of a recording without GPU time."""
 
 _ADVICE: Final = "findings"
 
@@ -181,6 +184,9 @@ def document_about(
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     """Return the answer with a verdict; ``names`` contains at least the analyses of `PAGE`."""
     found = answer(run, names)
+    if not parts_of(found.results) and "ranges" in found.results:
+        more = answer(run, _WITHOUT_GPU_TIME)
+        found = replace(found, results={**found.results, **more.results})
     kept = KeptAnswers(run.cache, run.window)
     kept_parts = kept.value(("page", *names))
     if kept_parts is None:

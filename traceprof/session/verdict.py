@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
 from traceprof.measures import shown_by
 from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
@@ -18,12 +16,12 @@ from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
+from traceprof.session.host_time import on_host_time, on_ranges
 from traceprof.session.pace import MAX_STEADY_RATIO, on_pace
 from traceprof.session.shares import (
     BY_HOST,
     COMMUNICATION,
     CONSIDERABLE,
-    MIN_REST_RATIO,
     idle_by_cause,
     notes_on_missing_work,
     on_compute,
@@ -32,10 +30,9 @@ from traceprof.session.shares import (
     parts_of,
     shares_of_causes,
     table_of,
+    with_shares,
 )
 
-LEAST_SHARE: Final = 0.01
-"""The minimum share of time that is listed."""
 _MAIN_RATIO: Final = 0.5
 _NOT_RECORDABLE: Final = ("profiler overhead",)
 """Subjects that nobody would record again for."""
@@ -120,7 +117,9 @@ def make_verdict(
     has_kernel_table = "kernels" in recorded
     base = steps.scalars["base"] if steps is not None else WINDOW
     is_pattern = steps is not None and bool(steps.scalars["is_pattern"])
-    parts = parts_of(results) if is_known else {}
+    recorded_parts = parts_of(results)
+    parts = recorded_parts if is_known else {}
+    where = _where_time_is_spent(results, parts, n_gpus) if is_known or not recorded_parts else ()
     periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
@@ -128,7 +127,7 @@ def make_verdict(
     is_analyzed = bool(parts) and bottleneck != _NO_KERNEL
     return Verdict(
         bound_by=bottleneck,
-        sentences=(*pace, *(_where_time_is_spent(results, parts, n_gpus) if is_known else ())),
+        sentences=(*pace, *where),
         fine=_subjects_without_problem(results, parts, steps)
         if is_analyzed or (has_any and not has_kernel_table)
         else (),
@@ -141,7 +140,12 @@ def make_verdict(
         lost=lost,
         pace=pace,
         idle=idle,
-        made_of=(*on_compute(results, parts), *on_peak(results), *on_idle(idle, base)),
+        made_of=(
+            *on_compute(results, parts),
+            *on_peak(results),
+            *on_idle(idle, base),
+            *on_ranges(results),
+        ),
     )
 
 
@@ -235,7 +239,7 @@ def _where_time_is_spent(
     """Yield notes on the shares of step time on the devices, or else on the host."""
     steps = results.get("steps")
     start, values = _base_in_words(steps)
-    if "breakdown" in results:
+    if parts:
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
@@ -244,16 +248,9 @@ def _where_time_is_spent(
         if n_gpus is not None and n_gpus < values["devices"]:
             values["gpus"] = n_gpus
             of = " (mean over {devices:count} ranks that share {gpus:count} GPU(s))"
-        yield from _with_shares(f"GPU time {start}{of}", shares, values)
+        yield from with_shares(f"GPU time {start}{of}", shares, values)
         return
-    phases = table_of(results, "phases")
-    if len(phases):
-        first = phases.take(phases["process"] == phases["process"][0])
-        shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
-        if "eval" in shares:
-            shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
-        yield from _with_shares(f"CPU time {start}", shares, values)
-    yield from _operator_shares(table_of(results, "operators"))
+    yield from on_host_time(results, start, values)
 
 
 def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
@@ -265,50 +262,6 @@ def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
         return "per iteration of {step:ns}", values
     kind = "step" if steps.scalars["confidence_ratio"] == 1 else "inferred step"
     return f"per {kind} of {{step:ns}}", values
-
-
-_MAX_OPERATORS: Final = 5
-_SOURCES: Final = ("cpu_op", "xla")
-
-
-def _operator_shares(table: Table) -> Iterable[Note]:
-    """Yield a note on the PyTorch or XLA operators with the most CPU time."""
-    rows = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
-    total_ns = float(rows["self_ns"].sum()) if len(rows) else 0.0
-    if total_ns:
-        shares = zip(rows["name"].tolist(), (rows["self_ns"] / total_ns).tolist(), strict=True)
-        largest = dict(list(shares)[:_MAX_OPERATORS])
-        yield from _with_shares("Operator self time", largest, {})
-
-
-def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
-    """Return the name of forward passes without gradients.
-
-    If most steps have such passes (a teacher or frozen encoder), or there is no backward pass (a
-    server), they are not an evaluation.
-    """
-    if steps is not None and "eval_ns" in steps.table:
-        is_work = (steps.table["eval_ns"] > 0).mean() > _MAIN_RATIO
-    else:
-        is_work = "backward" not in phases
-    return "forward without gradients" if is_work else EVALUATION
-
-
-def _with_shares(
-    start: str, shares: Mapping[str, float], values: Mapping[str, Any]
-) -> Iterable[Note]:
-    """Yield a sentence with the shares of at least 1%, the largest first."""
-    ranked = sorted(shares.items(), key=lambda item: -item[1])
-    shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
-    rest = sum(share for name, share in ranked if share < LEAST_SHARE)
-    if shown and rest >= MIN_REST_RATIO:
-        shown.append(("other", rest))
-    if shown:
-        words = ", ".join(f"{{part{i}}} {{share{i}:ratio}}" for i in range(len(shown)))
-        numbered: dict[str, Any] = {}
-        for i, (name, share) in enumerate(shown):
-            numbered |= {f"share{i}": float(share), f"part{i}": name}
-        yield Note.of(f"{start}: {words}.", **values, **numbered)
 
 
 _REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
@@ -395,7 +348,7 @@ def _next_command(results: Mapping[str, Result]) -> str:
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
         return f"{shown_by(first['show'])} TRACE"
-    for name in ("kernels", "copies", "operators", "ranges"):
+    for name in ("kernels", "copies", "operators", "range-times", "ranges"):
         if len(table_of(results, name)):
             return f"{shown_by(name)} TRACE"
     return "traceprof info TRACE"
