@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COPIES, TRANSFERS
 from traceprof.findings.claims import (
     LATER_LAUNCHES_NOTE,
     Claim,
@@ -21,7 +22,7 @@ from traceprof.findings.claims import (
 )
 from traceprof.findings.context import Context, CopyFilter
 from traceprof.findings.recurrence import counted
-from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import trace_of_device
@@ -126,6 +127,7 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
         ),
         caveat="The CPU must still wait for data that it needs immediately.",
         window=context.longest_row(pinned),
+        other_subjects=("transfers",),
     )
 
 
@@ -200,7 +202,10 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
 )
 def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of pageable memory."""
-    yield from _pageable_finding(context, "Blocking", _are_pageable_and_blocking)
+    yield from _pageable_finding(context, _BLOCKING, _are_pageable_and_blocking)
+
+
+_BLOCKING: Final = "Blocking"
 
 
 def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iterator[Finding]:
@@ -237,6 +242,7 @@ def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iter
         ),
         caveat="Pinned memory cannot be swapped and is slow to allocate. Reuse it.",
         window=context.longest_row(copies),
+        other_subjects=("transfers", *(("blocking copies",) if manner == _BLOCKING else ())),
     )
 
 

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.findings.amounts import GRAPHS
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import time_of_kernels
-from traceprof.findings.rules import GRAPHS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import launch_table
 from traceprof.measures.idle.losses import DRAINED, idle_times, within
 from traceprof.measures.rows import Ints, are_named, ints

@@ -12,7 +12,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import SUBJECTS, Finding, rule
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
@@ -195,7 +195,16 @@ def straggler(context: Context) -> Iterator[Finding]:
         caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
         "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
+        other_subjects=(_SUBJECT_OF_CAUSE.get(slow.cause.text, ""),) if slow.cause else (),
     )
+
+
+_SUBJECT_OF_CAUSE: Final = {
+    "the device waits for data": SUBJECTS["data"],
+    "the device waits for the host": SUBJECTS["host"],
+    "copies that nothing hides": SUBJECTS["exposed_transfer"],
+}
+"""The subject of the rules on the cause of a late rank."""
 
 
 def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Finding:

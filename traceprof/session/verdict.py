@@ -5,15 +5,18 @@ All numbers come from the results on the page, so no number is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import numpy as np
 
 from traceprof.measures import shown_by
 from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.activity import IDLE
+from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
 from traceprof.session.host_time import on_host_time, on_ranges
@@ -74,8 +77,9 @@ class Verdict:
     (also in ``pace``) and about where time is spent. ``parts`` is the share of each of the five
     parts ({} without GPU activity). ``idle`` is the share of idle time by cause, the largest first.
     ``made_of`` are sentences on kernel classes, MFU, and idle causes. ``has_steps``: the window
-    contains steps. ``fine`` are subjects that were checked without a finding. ``unknown`` are
-    subjects that could not be analyzed, with the reason. ``once`` are one-time costs, and
+    contains steps. ``fine`` are subjects that were checked without a finding, and ``fine_seen``
+    lists them with the events that rules saw. ``unknown`` are subjects that could not be analyzed,
+    with the reason. ``once`` are one-time costs, and
     ``periodic`` are costs such as an evaluation every 50 steps; neither is part of the sentences.
     ``lost`` describes missing GPU activity: what is missing, why, and what to do. If too little GPU
     activity is left, the verdict omits the devices. ``next_command`` is the next command to run,
@@ -85,6 +89,7 @@ class Verdict:
     bound_by: str
     sentences: tuple[Note, ...]
     fine: tuple[str, ...] = ()
+    fine_seen: tuple[Note, ...] = ()
     unknown: tuple[Note, ...] = ()
     once: tuple[Note, ...] = ()
     next_command: str = ""
@@ -125,13 +130,18 @@ def make_verdict(
     pace = tuple(on_pace(steps))
     bottleneck = bound_by(results, parts)
     is_analyzed = bool(parts) and bottleneck != _NO_KERNEL
+    checked = table_of(results, "findings", "checked")
+    visible = [*_visible_problems(parts, steps, (*once, *periodic))]
+    if len(checked):
+        checked = checked.take(~np.isin(checked["subject"].astype(str), visible))
+    fine = checked.take(checked["is_fine"].astype(bool)) if len(checked) else checked
+    fine = fine if is_analyzed or (has_any and not has_kernel_table) else fine.head(0)
     return Verdict(
         bound_by=bottleneck,
         sentences=(*pace, *where),
-        fine=_subjects_without_problem(results, parts, steps)
-        if is_analyzed or (has_any and not has_kernel_table)
-        else (),
-        unknown=_not_analyzed(results),
+        fine=tuple(fine["subject"].tolist()) if len(fine) else (),
+        fine_seen=tuple(_on_checks(fine)) if len(fine) else (),
+        unknown=_not_analyzed(results, checked),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
         periodic=periodic,
@@ -305,38 +315,80 @@ def _costs_outside(one_off: Table, occasions: Iterable[Note]) -> Iterable[Note]:
         yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
 
-def _subjects_without_problem(
-    results: Mapping[str, Result], parts: Mapping[str, float], steps: Result | None
-) -> tuple[str, ...]:
-    """Return the subjects without a finding, except those that the page shows as a problem."""
-    checked = table_of(results, "findings", "checked")
-    if checked.empty:
-        return ()
-    visible = {"idle time"} if parts.get("idle", 0.0) >= CONSIDERABLE else set()
+_OCCASIONS_OF: Final = {
+    "warm-up": "warm-up",
+    "compiling": "kernel loading",
+    "loading kernels": "kernel loading",
+}
+"""The subject that a one-time or periodic cost on the page is about, by kind of cost."""
+
+
+def _visible_problems(
+    parts: Mapping[str, float], steps: Result | None, costs: Iterable[Note]
+) -> set[str]:
+    """Return the subjects that the page shows as a problem, although no rule found one.
+
+    ``costs`` are the one-time and periodic costs on the page.
+    """
+    visible = {_OCCASIONS_OF.get(note.values["kind"], "") for note in costs}
+    if parts.get("idle", 0.0) >= CONSIDERABLE:
+        visible.add("idle time")
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= MAX_STEADY_RATIO:
         visible.add("step time variation")
     if steps is not None and steps.scalars.get("profiler_overhead_ratio", 0.0) >= CONSIDERABLE:
         visible.add("profiler overhead")
-    fine = checked["subject"][checked["is_fine"].astype(bool)]
-    return tuple(subject for subject in fine if subject not in visible)
+    return visible
 
 
-def _not_analyzed(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return the subjects that an option or another recording would show, one note per reason."""
-    checked, not_checked = (
-        table_of(results, "findings", name) for name in ("checked", "not_checked")
-    )
-    if not_checked.empty:
+_MIN_SEEN_RATIO: Final = 0.001
+
+
+def _on_checks(fine: Table) -> Iterator[Note]:
+    """Yield a note for each kind of events that rules saw: the subjects without a problem.
+
+    A subject has the largest share of the analyzed time that a rule measured, if it is at least
+    0.1%.
+    """
+    kinds = codes_of(fine["seen"]), fine["seen_count"].astype(np.int64)
+    for rows in rows_by_values(*kinds).values():
+        group = fine.take(rows).rows()
+        words: list[str] = []
+        values: dict[str, Any] = {"n": int(group[0]["seen_count"]), "seen": group[0]["seen"]}
+        for i, row in enumerate(group):
+            share = row["share_ratio"] or 0.0
+            words.append(f"{{subject{i}}}")
+            words[-1] += f" {{share{i}:ratio}}" if share >= _MIN_SEEN_RATIO else ""
+            values |= {f"subject{i}": row["subject"], f"share{i}": share}
+        yield Note.of(f"{', '.join(words)} ({{n:count}} {{seen}})", **values)
+
+
+def _not_analyzed(results: Mapping[str, Result], checked: Table) -> tuple[Note, ...]:
+    """Return the subjects that were not checked, one note per reason.
+
+    The reasons are too little data, and data that an option or another recording would provide.
+    ``checked`` are the subjects of the rules without those that the page shows as a problem.
+    """
+    not_checked = table_of(results, "findings", "not_checked")
+    if checked.empty:
         return ()
-    excluded = {*checked["subject"][checked["is_evaluated"].astype(bool)], *_NOT_RECORDABLE}
+    is_open = ~checked["is_evaluated"].astype(bool)
+    unchecked = {*checked["subject"][is_open]} - {*_NOT_RECORDABLE}
     subjects: dict[str, dict[str, None]] = {}
     for row in not_checked.rows():
-        if row["subject"] not in excluded:
+        if row["subject"] in unchecked and any(word in row["reason"] for word in _OPTION_WORDS):
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
-    return tuple(
-        Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
-        for reason, names in subjects.items()
-        if any(word in reason for word in _OPTION_WORDS)
+    lacking = [row for row in checked.rows() if row["lacks"]]
+    lacking = [row for row in lacking if row["subject"] not in _NOT_RECORDABLE]
+    few = ", ".join(row["subject"] for row in lacking)
+    return (
+        *(
+            Note.of(f"{{subjects}}: {row['lacks'].text}", subjects=few, **row["lacks"].values)
+            for row in lacking[:1]
+        ),
+        *(
+            Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
+            for reason, names in subjects.items()
+        ),
     )
 
 
