@@ -37,6 +37,8 @@ _MIN_KERNELS: Final = 100
 _MIN_OBSERVED_RATIO: Final = 0.1
 _COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
+_LOST_EVENTS: Final = re.compile(r"(?i)not all CUDA|\b(lost|dropped|discarded)\b|overflow")
+"""Warnings of a recorder that lost events."""
 _LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
 
 
@@ -111,10 +113,11 @@ def _count_autograd(part: Trace, typical: Intervals) -> int:
 
 
 def lack_of_data(context: Context) -> Note | None:
-    """Return why too few GPU activity was observed to exclude problems; None if it is enough.
+    """Return why too little GPU activity was observed to exclude problems; None if it is enough.
 
-    At least 100 kernels and 10% of the window are required. CUDA graphs that were traced whole are
-    not observed. A recording without devices has only rules on steps of the host.
+    At least 100 kernels and 10% of the window are required, and a recorder that reports no lost
+    events. CUDA graphs that were traced whole are not observed. A recording without devices has
+    only rules on steps of the host.
     """
     if not context.devices:
         return None
@@ -122,6 +125,8 @@ def lack_of_data(context: Context) -> Note | None:
     if (n := count_of(context, WORK) - context.n_copies) < _MIN_KERNELS:
         text = "not enough data: {n:count} kernel(s) in the analyzed time, {least:count} are needed"
         return Note.of(text, n=n, least=_MIN_KERNELS)
+    if any(map(_LOST_EVENTS.search, context.ranks.info.warnings)):
+        return Note("not enough data: the recording reports that GPU events may be missing")
     recorded_ns = sum(time.total_ns for time in analyzed_times(context.ranks).values())
     graphs_ns = int(kernels.with_activity(Activity.CUDA_GRAPH)["total_ns"].sum())
     window_ns = context.window_ns * len(context.devices)

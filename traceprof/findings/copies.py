@@ -127,7 +127,6 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
         ),
         caveat="The CPU must still wait for data that it needs immediately.",
         window=context.longest_row(pinned),
-        other_subjects=("transfers",),
     )
 
 
@@ -202,18 +201,15 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
 )
 def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of pageable memory."""
-    yield from _pageable_finding(context, _BLOCKING, _are_pageable_and_blocking)
-
-
-_BLOCKING: Final = "Blocking"
+    yield from _pageable_finding(context, "Blocking", _are_pageable_and_blocking)
 
 
 def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iterator[Finding]:
     """Yield the finding on the copies that ``choose`` selects."""
     copies = context.copies(choose)
     claim = _claim_of_calls(context, copies, choose)
-    late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
     share = context.share(claim)
+    late = share - context.share(context.unclaimed(context.exposed(copies)))
     if copies.empty or share < _MIN_PAGEABLE_RATIO:
         return
     kind, model = kind_and_model((claim,), LATER_LAUNCHES_NOTE)
@@ -242,7 +238,7 @@ def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iter
         ),
         caveat="Pinned memory cannot be swapped and is slow to allocate. Reuse it.",
         window=context.longest_row(copies),
-        other_subjects=("transfers", *(("blocking copies",) if manner == _BLOCKING else ())),
+        other_subjects=("transfers", "blocking copies"),
     )
 
 
@@ -439,7 +435,6 @@ def slow_link(context: Context) -> Iterator[Finding]:
 
 
 def _are_large_and_pinned(copies: Table) -> Bools:
-
     is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 

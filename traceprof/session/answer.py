@@ -15,6 +15,7 @@ from traceprof.measures import load_analysis
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.main_loop import kernel_time_inside
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, TableSpec
@@ -196,9 +197,34 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         verdict = make_verdict(found.results, found.recorded, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: times - found.span.start_ns for name, times in instants.items()}
-        kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
+        selection = _with_coverage(ranks, found.selection)
+        kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after)), selection
         kept.keep({("page", *names): kept_parts})
-    return replace(found, verdict=kept_parts[0], workload=kept_parts[1], one_off=kept_parts[2])
+    verdict, kind, one_off, selection = kept_parts
+    return replace(found, verdict=verdict, workload=kind, one_off=one_off, selection=selection)
+
+
+_MIN_COVERED_RATIO: Final = 0.5
+
+
+def _with_coverage(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection``; if it leaves out most of the kernel time, its first note says so.
+
+    The user knows what a typed window leaves out, and a note names windows of a recorder.
+    """
+    is_part = any(part.info.is_part for part in ranks.whole)
+    if selection.asked or is_part or selection.label.endswith(", recorded"):
+        return selection
+    times = ranks.whole.each(kernel_time_inside, selection.window)
+    inside_ns, whole_ns = (sum(column) for column in zip(*times, strict=True))
+    if inside_ns >= _MIN_COVERED_RATIO * whole_ns or not selection.notes:
+        return selection
+    first, *others = selection.notes
+    text = "traceprof analyzes only {share:ratio} of the recorded kernel time ({inside:ns} of "
+    text += f"{{whole:ns}}); `--window active` covers all of it. {first.text}"
+    values = {"share": inside_ns / whole_ns, "inside": inside_ns, "whole": whole_ns}
+    note = Note.of(text, **first.values, **values)
+    return replace(selection, notes=(note, *others), reason=note)
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:
