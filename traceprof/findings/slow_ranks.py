@@ -36,7 +36,8 @@ from traceprof.names.ranges import in_phase
 
 _MIN_SHARE_RATIO: Final = 0.03
 _MIN_SLOW_FACTOR: Final = 1.5
-_MIN_SHARED_COLLECTIVES: Final = 2
+_MIN_SHARED_COLLECTIVES: Final = 3
+_MIN_COLLECTIVES_IN_STEP: Final = 2
 _MIN_RANGE_FACTOR: Final = 1.05
 _REPLAY_ERROR_FACTOR: Final = 0.95
 _MODEL: Final = Note(
@@ -66,7 +67,8 @@ def require_waiting(context: Context) -> None:
     if why_not := why_withheld(context.ranks):
         raise NotRecordedError(why_not)
     waits = find_waits(context.ranks)
-    if len(np.unique(waits["match"][waits["is_in_step"]])) < _MIN_SHARED_COLLECTIVES:
+    n_in_step = len(np.unique(waits["match"][waits["is_in_step"]]))
+    if len(context.matches.table) < _MIN_SHARED_COLLECTIVES or n_in_step < _MIN_COLLECTIVES_IN_STEP:
         raise NotRecordedError(
             "the ranks share too few collectives in this window to attribute their waiting"
         )
@@ -115,8 +117,8 @@ def slow_host(context: Context) -> Iterator[Finding]:
         evidence=(
             Note.of(
                 f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} arrive late; the "
-                f"{kind} is last at {{last:ratio}} of its shared collectives and delays the other "
-                "ranks by {cost:ns} in total",
+                f"{kind} is last at {{last:ratio}} of its shared collectives; on average, another "
+                "rank waits {cost:ns} for it",
                 late=group.late_ranks,
                 ranks=group.ranks,
                 name=group.name,
@@ -236,13 +238,18 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
     stages = stages_of_members(context.ranks)
     of_slow = {stages.get(place) for place in slow.places}
     number = of_slow.pop() if len(of_slow) == 1 else None
-    stage = "" if number is None else f" (stage {number} of the pipeline)"
+    who = "{who}" if number is None else "{who} (stage {stage} of the pipeline)"
+    if number is not None and len(slow.places) > 1:
+        who = "stage {stage} of the pipeline ({late:count} of its {ranks:count} ranks)"
     return Finding(
         title=Note.of(
-            f"Slow {{who}}{stage}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
+            f"Slow {who}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
             f"{'per step' if slow.n_steps else 'in the recording'} than the median of the other "
             "ranks",
             who=slow.label,
+            stage=number,
+            late=len(slow.places),
+            ranks=sum(stage == number for stage in stages.values()),
             excess=slow.excess_ns,
         ),
         claims=tuple(
@@ -344,8 +351,8 @@ def _note_on_rank(slow: RankLateness) -> Note:
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
-        f"{{slow}} does not wait for other ranks when its delays begin{cause}{factor}; each other "
-        "rank loses {cost:ns} in this window",
+        f"{{slow}} does not wait for other ranks when its delays begin{cause}{factor}; on "
+        "average, another rank waits {cost:ns} for it in this window",
         slow=slow.label,
         cause=slow.cause,
         factor=slow.factor,

@@ -47,7 +47,7 @@ def main_ranges(results: Mapping[str, Result]) -> Table:
     """Return the rows of `range-times` on the busiest thread of each process.
 
     The busiest thread has the most time in ranges of one kind. The result is empty if only
-    traceprof marked ranges: these are phases.
+    traceprof marked ranges, which are phases, or if only the steps have ranges.
     """
     table = table_of(results, "range-times")
     if table.empty:
@@ -60,7 +60,9 @@ def main_ranges(results: Mapping[str, Result]) -> Table:
     ]
     main = table.take(np.isin(lanes.number, busiest))
     is_of_program = (main["domain"] != TRACEPROF_DOMAIN) & (main["total_ratio"] >= LEAST_SHARE)
-    return main.take(slice(None if is_of_program.any() else 0))
+    n_names = len(set(main.take(is_of_program)["name"].tolist()))
+    min_names = 1 if table_of(results, "steps").empty else 2
+    return main.take(slice(None if n_names >= min_names else 0))
 
 
 def _range_shares(ranges: Table) -> Iterator[Note]:

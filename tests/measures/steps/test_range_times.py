@@ -114,3 +114,12 @@ def test_the_page_of_a_trace_with_only_calls_of_the_os_runtime() -> None:
         "OS runtime calls, summed over threads, with waiting: read 120 ns in 2 calls, poll 30 ns "
         "in 1 call."
     )
+
+
+def test_a_page_on_steps_without_other_ranges_does_not_list_them() -> None:
+    builder = TraceBuilder()
+    for number in range(12):
+        builder.range(f"ProfilerStep#{number}", number * 1_000, number * 1_000 + 990)
+    briefing = page_of(builder.build(recorded={"ranges"}))
+    assert "by range" not in briefing.answer
+    assert not any(text.startswith("Range ") for text in briefing.made_of)
