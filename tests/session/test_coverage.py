@@ -44,6 +44,16 @@ def test_a_page_on_most_of_it_or_on_a_typed_window_does_not(
     assert not any("analyzes only" in text for text in page_of(engine(n_unmarked), window).notes)
 
 
+def test_slow_steps_between_the_others_are_not_left_out() -> None:
+    builder, at = TraceBuilder(), 0
+    for i in range(12):
+        length = (200 if i in (3, 7) else 10) * MS
+        builder.step(at, at + length, i)
+        builder.kernel("gemm", at + US, at + length, launched_ns=(at, at + US))
+        at += length
+    assert not any("analyzes only" in text for text in page_of(builder.build()).notes)
+
+
 @pytest.mark.parametrize(
     ("warning", "is_blamed"),
     [

@@ -186,7 +186,7 @@ def _sentence_without_findings(document: Document) -> str:
     breakdown = document.results.get("breakdown")
     if breakdown is None or breakdown.table.empty:
         return _NOTHING_KNOWN
-    is_enough = document.verdict is None or document.verdict.fine
+    is_enough = document.verdict is None or document.verdict.is_enough
     return _NOTHING_FOUND if is_enough else _TOO_LITTLE_DATA
 
 

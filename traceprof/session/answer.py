@@ -210,12 +210,13 @@ _MIN_COVERED_RATIO: Final = 0.5
 def _with_coverage(ranks: Ranks, selection: Selection) -> Selection:
     """Return ``selection``; if it leaves out most of the kernel time, its first note says so.
 
-    The user knows what a typed window leaves out, and a note names windows of a recorder.
+    The user knows what a typed window leaves out. Notes name the windows of a recorder, and unusual
+    steps between the others.
     """
     is_part = any(part.info.is_part for part in ranks.whole)
     if selection.asked or is_part or selection.label.endswith(", recorded"):
         return selection
-    times = ranks.whole.each(kernel_time_inside, selection.window)
+    times = ranks.whole.each(kernel_time_inside, selection.window.hull)
     inside_ns, whole_ns = (sum(column) for column in zip(*times, strict=True))
     if inside_ns >= _MIN_COVERED_RATIO * whole_ns or not selection.notes:
         return selection

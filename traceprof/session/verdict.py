@@ -78,9 +78,10 @@ class Verdict:
     parts ({} without GPU activity). ``idle`` is the share of idle time by cause, the largest first.
     ``made_of`` are sentences on kernel classes, MFU, and idle causes. ``has_steps``: the window
     contains steps. ``fine`` are subjects that were checked without a finding, and ``fine_seen``
-    lists them with the events that rules saw. ``unknown`` are subjects that could not be analyzed,
-    with the reason. ``once`` are one-time costs, and
-    ``periodic`` are costs such as an evaluation every 50 steps; neither is part of the sentences.
+    lists them with the events that rules saw. ``is_enough``: subjects on GPU activity are among
+    them. ``unknown`` are subjects that could not be analyzed, with the reason. ``once`` are
+    one-time costs, and ``periodic`` are costs such as an evaluation every 50 steps; neither is part
+    of the sentences.
     ``lost`` describes missing GPU activity: what is missing, why, and what to do. If too little GPU
     activity is left, the verdict omits the devices. ``next_command`` is the next command to run,
     with TRACE for the file.
@@ -90,6 +91,7 @@ class Verdict:
     sentences: tuple[Note, ...]
     fine: tuple[str, ...] = ()
     fine_seen: tuple[Note, ...] = ()
+    is_enough: bool = True
     unknown: tuple[Note, ...] = ()
     once: tuple[Note, ...] = ()
     next_command: str = ""
@@ -141,6 +143,7 @@ def make_verdict(
         sentences=(*pace, *where),
         fine=tuple(fine["subject"].tolist()) if len(fine) else (),
         fine_seen=tuple(_on_checks(fine)) if len(fine) else (),
+        is_enough=len(fine) > 0 and bool((fine["seen"] != _STEPS).any()),
         unknown=_not_analyzed(results, checked),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
@@ -340,6 +343,8 @@ def _visible_problems(
     return visible
 
 
+_STEPS: Final = "steps"
+"""The events of subjects that need no GPU activity."""
 _MIN_SEEN_RATIO: Final = 0.001
 
 

@@ -210,3 +210,27 @@ def test_slow_ranks_of_one_stage_are_named_by_the_stage() -> None:
     )
     title = first_straggler(run_of(decide_steps(scenario())))
     assert title.startswith("Slow stage 1 of the pipeline (3 of its 4 ranks): ")
+
+
+def test_a_rank_without_steps_is_not_compared_with_the_steps_of_another() -> None:
+    """A trainer has steps; a rank of another role has the same collectives, but no steps."""
+    builders = []
+    for rank in range(2):
+        builder = TraceBuilder().process(1 + rank, rank=rank)
+        for step in range(8):
+            at = step * 100 * MS
+            if rank == 0:
+                builder.step(at, at + 100 * MS, step, process=1)
+            for name, start, end in (
+                ("gemm", at, at + (60 if rank == 0 else 20) * MS),
+                ("ncclDevKernel_Broadcast_RING_LL", at + 60 * MS, at + 90 * MS),
+            ):
+                place = {"process": 1 + rank, "device": rank}
+                builder.kernel(name, start + 10, end, launched_ns=(at, at + 5), **place)
+        builders.append(builder)
+    members = tuple(
+        RankTrace(one.build(info=TraceInfo(path=str(rank))), rank, rank)
+        for rank, one in enumerate(builders)
+    )
+    ranks = decide_steps(place_run(RunFiles("generated", members, 2)))
+    assert find_slow_ranks(ranks) is None
