@@ -66,14 +66,14 @@ _AMOUNTS: Final[Mapping[str, _Amount]] = {
         "kernels and copies", lambda context: _count_kernels()(context) + context.n_copies
     ),
     COMPUTE: _Amount("compute kernels", _count_kernels(*_COMPUTES)),
-    GEMMS: _Amount("GEMM, convolution, and attention kernels", _count_kernels(*MATRIX_WORK)),
+    GEMMS: _Amount("matrix kernels", _count_kernels(*MATRIX_WORK)),
     CONVOLUTIONS: _Amount("convolution kernels", _count_kernels(Activity.CONVOLUTION)),
-    COLLECTIVES: _Amount("communication kernels", _count_kernels(Activity.COMMUNICATION)),
+    COLLECTIVES: _Amount("kernels of collectives", _count_kernels(Activity.COMMUNICATION)),
     GRAPHS: _Amount(
-        "kernels and launches of graphs", lambda context: sum(context.ranks.each(_count_graphs))
+        "graph kernels and launches", lambda context: sum(context.ranks.each(_count_graphs))
     ),
     AUTOGRAD: _Amount(
-        "kernels of autograd functions",
+        "autograd kernels",
         lambda context: sum(context.ranks.each(_count_autograd, context.typical)),
     ),
     COPIES: _Amount("copies and memsets", lambda context: context.n_copies),

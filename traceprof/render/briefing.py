@@ -144,7 +144,7 @@ def _checked(verdict: Verdict) -> str:
     if not (n := len(verdict.fine)):
         return ""
     notes = "; ".join(map(note_text, verdict.fine_seen)) or ", ".join(verdict.fine)
-    shares = ". Percentages are shares of the analyzed time" if "%" in notes else ""
+    shares = ". Shares (from 1%) are of the analyzed time" if "%" in notes else ""
     return f"{n} check{'s' if n > 1 else ''}: {notes}{shares}"
 
 

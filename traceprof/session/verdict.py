@@ -25,6 +25,7 @@ from traceprof.session.shares import (
     BY_HOST,
     COMMUNICATION,
     CONSIDERABLE,
+    LEAST_SHARE,
     idle_by_cause,
     notes_on_missing_work,
     on_compute,
@@ -345,14 +346,12 @@ def _visible_problems(
 
 _STEPS: Final = "steps"
 """The events of subjects that need no GPU activity."""
-_MIN_SEEN_RATIO: Final = 0.001
 
 
 def _on_checks(fine: Table) -> Iterator[Note]:
     """Yield a note for each kind of events that rules saw: the subjects without a problem.
 
-    A subject has the largest share of the analyzed time that a rule measured, if it is at least
-    0.1%.
+    A subject has the largest share of the analyzed time that a rule measured, if it is at least 1%.
     """
     kinds = codes_of(fine["seen"]), fine["seen_count"].astype(np.int64)
     for rows in rows_by_values(*kinds).values():
@@ -362,7 +361,7 @@ def _on_checks(fine: Table) -> Iterator[Note]:
         for i, row in enumerate(group):
             share = row["share_ratio"] or 0.0
             words.append(f"{{subject{i}}}")
-            words[-1] += f" {{share{i}:ratio}}" if share >= _MIN_SEEN_RATIO else ""
+            words[-1] += f" {{share{i}:ratio}}" if share >= LEAST_SHARE else ""
             values |= {f"subject{i}": row["subject"], f"share{i}": share}
         yield Note.of(f"{', '.join(words)} ({{n:count}} {{seen}})", **values)
 
