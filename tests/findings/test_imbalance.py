@@ -16,7 +16,9 @@ from tests.running import run
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.session.run import open_run
+from traceprof.render.briefing import briefing_of
+from traceprof.session.answer import page
+from traceprof.session.run import open_run, run_of
 
 MS = 1_000_000
 Work = Callable[[int, int], tuple[int, int, int]]
@@ -241,6 +243,19 @@ def test_communication_that_a_transfer_explains_is_exposed_communication(trace: 
     rules = of_rules(trace)
     assert "collective_waits" not in rules
     assert "Overlap communication" in rules["exposed_communication"].action
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (Ranks.of(one_rank(50 * MS, 20_000_000)), "Waiting in collectives"),
+        (Ranks.of(one_rank(10 * MS, 4_000_000)), "GPU-bound, partly waiting in collectives"),
+        (Ranks.of(one_rank(50 * MS, 5_000_000_000)), "Communication-bound"),
+        (job(uneven), "GPU-bound, partly waiting in collectives"),
+    ],
+)
+def test_the_bottleneck_is_what_the_finding_says(ranks: Ranks, words: str) -> None:
+    assert briefing_of(page(run_of(ranks))).answer.startswith(f"{words}. ")
 
 
 @pytest.mark.traces

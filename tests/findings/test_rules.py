@@ -75,7 +75,7 @@ def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
     assert slow.title == "Slow host: the other ranks wait for n3 for 20.0% of step time"
     assert slow.evidence == (
         "2 of the 2 ranks of host n3 arrive late; the host is last at 100.0% of its shared "
-        "collectives and delays the other ranks by 360.0 ms in total",
+        "collectives; on average, another rank waits 360.0 ms for it",
         "these ranks take longer in forward",
     )
 

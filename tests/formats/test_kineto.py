@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -513,3 +514,25 @@ def test_bytes_of_a_real_all_gather() -> None:
     assert plain(trace.collectives.to_frame(), "op", "n_bytes", "group_size", "correlation") == [
         ("all_gather", 2 * 25_136, 8, 15270)
     ]
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "rank"),
+    [
+        ({"distributedInfo": {"rank": 3, "world_size": 8}}, "python RANK 5", 3),
+        ({"RANK": "3"}, "python", 3),  # added with `add_metadata`
+        ({"rank": 3}, "python", 3),
+        ({}, "python RANK 3", 3),
+        ({}, "train.py [rank=3]", 3),
+        ({}, "trank 3", ABSENT),
+        ({}, "rank 12345678901", ABSENT),
+        ({}, "python", ABSENT),
+    ],
+)
+def test_the_rank_in_the_header_or_in_the_name_of_the_process(
+    tmp_path: Path, header: dict[str, Any], name: str, rank: int
+) -> None:
+    named = {"ph": "M", "name": "process_name", "pid": HOST, "tid": 0, "args": {"name": name}}
+    events = [named, complete("cpu_op", "aten::mm", 0, 10_000)]
+    path = write(tmp_path / "trace.json", events, **header)
+    assert open_trace(path).processes["rank"].tolist() == [rank]

@@ -16,7 +16,7 @@ from tests.formats.kineto_file import kernel, write
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import TRACES, require
 from traceprof.errors import SeveralRunsError, TraceError
-from traceprof.formats import ReadOptions
+from traceprof.formats import ReadOptions, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.files import files_of, is_run, open_run
 from traceprof.model.placement import place_run
@@ -237,6 +237,12 @@ def test_the_environment_in_the_trace(tmp_path: Path) -> None:
     assert [(m.rank, m.local_rank, m.rack) for m in run] == [(3, 1, "leaf2")]
     assert run.members[0].detected_by == "environment"
     assert run.world_size == 4
+    processes = open_trace(path).processes  # also where the file is opened alone
+    assert processes.select("rank", "local_rank", "world_size").row(0) == {
+        "rank": 3,
+        "local_rank": 1,
+        "world_size": 4,
+    }
     assert "x" not in run.traces[0].environment.to_frame()["value"].tolist()
 
 

@@ -6,7 +6,7 @@ It writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from traceprof.findings import (
@@ -34,7 +34,9 @@ from traceprof.findings import (
     steps,
     uneven_links,
 )
+from traceprof.findings.amounts import lack_of_data
 from traceprof.findings.binding import mark_hidden_savings
+from traceprof.findings.checked import check_subjects
 from traceprof.findings.context import Context
 from traceprof.findings.rules import (
     Finding,
@@ -43,7 +45,6 @@ from traceprof.findings.rules import (
     apply_rules,
     by_saving,
     losses_claimed,
-    subjects_with_losses,
 )
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
@@ -151,8 +152,13 @@ SPEC: Final = ResultSpec.of("""
     table checked: one row per subject of the rules
     key subject: subject of one or more rules
     same is_evaluated: at least one rule for this subject had enough data
-    same is_fine: no rule found a problem that is not minor, and findings of other subjects claim
-        no large loss of this type
+    same is_fine: no rule found a problem that is not minor, findings of other subjects claim no
+        large loss of this type, and there is enough data
+    same lacks: why there is not enough data to exclude a problem
+    same seen: kind of events that the rules analyzed
+    same seen_count: number of these events in the analyzed time
+    same share_ratio: largest known share of the analyzed time: lost time of this type, or time of
+        a finding; empty if no rule measures it
     table lost: one row per message about GPU activity that is missing from the trace
     key number [number]: number of the message, from 1
     same about: missing, why, or to do
@@ -182,7 +188,7 @@ def measure_findings(ranks: Ranks) -> Result:
             for rule in RULES
             if rule.name in not_checked
         ],
-        "checked": _checked(found, not_checked, subjects_with_losses(losses)),
+        "checked": [*check_subjects(context, RULES, found, not_checked, losses)],
         "lost": _lost(context),
     }
     analyzed = context.analyzed_by_place
@@ -197,7 +203,9 @@ def measure_findings(ranks: Ranks) -> Result:
         "step_ns": context.base.unit_ns,
     }
     tables = {name: SPEC.table(name).of_rows(of_table) for name, of_table in rows.items()}
-    return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), not_checked))
+    return Result(
+        "findings", SPEC, tables, scalars, notes=_notes(context, bool(found), not_checked)
+    )
 
 
 def _lost(context: Context) -> list[dict[str, object]]:
@@ -208,30 +216,6 @@ def _lost(context: Context) -> list[dict[str, object]]:
     sections = (("missing", lost.what), ("why", lost.causes), ("to do", (lost.action,)))
     rows = [{"about": about, "message": note} for about, notes in sections for note in notes]
     return [{"number": number, **row} for number, row in enumerate(rows, 1)]
-
-
-def _checked(
-    found: Iterable[SettledFinding], not_checked: Mapping[str, str], lost_subjects: Iterable[str]
-) -> list[dict[str, object]]:
-    """Return the rows of the table ``checked``: one per subject of the rules.
-
-    ``lost_subjects`` are the subjects with a large loss, see `subjects_with_losses`.
-    """
-    analyzed = {rule.subject for rule in RULES if rule.name not in not_checked}
-    problem_subjects = {
-        subject
-        for settled in found
-        if not settled.is_minor
-        for subject in (settled.rule.subject, *settled.finding.other_subjects)
-    }.union(lost_subjects)
-    return [
-        {
-            "subject": subject,
-            "is_evaluated": subject in analyzed,
-            "is_fine": subject in analyzed - problem_subjects,
-        }
-        for subject in dict.fromkeys(rule.subject for rule in RULES)
-    ]
 
 
 def _row(settled: SettledFinding) -> dict[str, object]:
@@ -255,9 +239,9 @@ def _row(settled: SettledFinding) -> dict[str, object]:
     }
 
 
-def _notes(found_any: bool, not_checked: Mapping[str, str]) -> tuple[Note, ...]:
+def _notes(context: Context, found_any: bool, not_checked: Mapping[str, str]) -> tuple[Note, ...]:
     """Return a note if nothing was found, and one note per reason why rules not_checked."""
-    notes = [] if found_any else [Note("no problem found")]
+    notes = [] if found_any else [lack_of_data(context) or Note("no problem found")]
     subjects: dict[str, dict[str, None]] = {}
     analyzed = {rule.subject for rule in RULES if rule.name not in not_checked}
     for rule in RULES:

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COLLECTIVES
 from traceprof.findings.claims import Kind, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.rules import COLLECTIVES, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work

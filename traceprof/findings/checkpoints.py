@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import STEPS
 from traceprof.findings.claims import Claim, ClaimKind, Excess, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.findings.steps import MIN_STEPS_FOR_SLOW, TOO_FEW_STEPS
 from traceprof.measures.rows import mean_of
 from traceprof.measures.steps.between import CHECKPOINT, activity_of_ranges

@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COLLECTIVES
 from traceprof.findings.claims import Claim, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
-from traceprof.findings.rules import COLLECTIVES, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.collectives.operations import SINGLE_OPS
 from traceprof.measures.collectives.rates import peak_of_group

@@ -10,9 +10,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COLLECTIVES, TRANSFERS
 from traceprof.findings.claims import ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.rules import COLLECTIVES, TRANSFERS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.device.times import device_times
 from traceprof.measures.host.launches import launches_of

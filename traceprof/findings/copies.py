@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COPIES, TRANSFERS
 from traceprof.findings.claims import (
     LATER_LAUNCHES_NOTE,
     Claim,
@@ -21,7 +22,7 @@ from traceprof.findings.claims import (
 )
 from traceprof.findings.context import Context, CopyFilter
 from traceprof.findings.recurrence import counted
-from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import trace_of_device
@@ -207,8 +208,8 @@ def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iter
     """Yield the finding on the copies that ``choose`` selects."""
     copies = context.copies(choose)
     claim = _claim_of_calls(context, copies, choose)
-    late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
     share = context.share(claim)
+    late = share - context.share(context.unclaimed(context.exposed(copies)))
     if copies.empty or share < _MIN_PAGEABLE_RATIO:
         return
     kind, model = kind_and_model((claim,), LATER_LAUNCHES_NOTE)
@@ -237,6 +238,7 @@ def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iter
         ),
         caveat="Pinned memory cannot be swapped and is slow to allocate. Reuse it.",
         window=context.longest_row(copies),
+        other_subjects=("transfers", "blocking copies"),
     )
 
 

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import STEPS
 from traceprof.findings.claims import Claim, ClaimKind, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.findings.steps import notes_on_machine
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import floats, lengths_of, mean_of, owner_of

@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COMPUTE
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
-from traceprof.findings.rules import COMPUTE, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.counters import active_sms
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import bounds, lengths_of, unions_by, unions_of

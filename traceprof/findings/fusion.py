@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.findings.amounts import COMPUTE
 from traceprof.findings.claims import ClaimKind, Kind, Times, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, summed, times_of
-from traceprof.findings.rules import COMPUTE, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, lengths_of, unions_by

@@ -258,6 +258,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     named, names = notes_on_names(context, claim.times)
     main_words = f", mostly {_WORDS[main_kind]}" if main_kind in _WORDS else ""
     gaps = _gaps_of(context, claim)
+    before_forward = tuple(_notes_before_forward(context, claim))
     is_between = kind is not Kind.ONCE and _lies_between_steps(context, claim)
     where = "CPU work between steps" if is_between else "CPU work between launches"
     return Finding(
@@ -270,7 +271,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         one_time_ns=context.one_time_ns(claim) if kind is Kind.ONCE else None,
         evidence=(
             *(_notes_on_long_gaps(context, gaps) if kind is not Kind.ONCE else ()),
-            *_notes_before_forward(context, claim),
+            *before_forward,
             *named,
         ),
         action=_advice_between_steps(context)
@@ -279,6 +280,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
         window=context.longest_row(gaps) if len(gaps) else "",
         ranges=names,
+        other_subjects=("input pipeline",) if before_forward else (),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import RANKS
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.members import (
@@ -16,7 +17,7 @@ from traceprof.findings.members import (
     require_ranks,
     require_waiting,
 )
-from traceprof.findings.rules import RANKS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.findings.slow_ranks import BALANCE_EXPERTS
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.waits import waiting_of_members

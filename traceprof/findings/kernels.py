@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.findings.amounts import CONVOLUTIONS, GEMMS
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
-from traceprof.findings.rules import CONVOLUTIONS, GEMMS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.compute.operators import first_sizes
 from traceprof.measures.device.peaks import matrix_speedups
 from traceprof.measures.rows import are_named

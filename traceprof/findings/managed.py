@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COPIES
 from traceprof.findings.claims import ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.copies import usual_rate
-from traceprof.findings.rules import COPIES, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import are_migrations
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.rows import bounds, lengths_of, unions_by

@@ -14,7 +14,8 @@ from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.model.trace import Trace
 
-_MIN_SHARED_COLLECTIVES: Final = 2
+_MIN_SHARED_COLLECTIVES: Final = 3
+_MIN_COLLECTIVES_IN_STEP: Final = 2
 
 
 def require_waiting(context: Context) -> None:
@@ -28,7 +29,8 @@ def require_waiting(context: Context) -> None:
     if why_not := why_withheld(context.ranks):
         raise NotRecordedError(why_not)
     waits = find_waits(context.ranks)
-    if len(np.unique(waits["match"][waits["is_in_step"]])) < _MIN_SHARED_COLLECTIVES:
+    n_in_step = len(np.unique(waits["match"][waits["is_in_step"]]))
+    if len(context.matches.table) < _MIN_SHARED_COLLECTIVES or n_in_step < _MIN_COLLECTIVES_IN_STEP:
         raise NotRecordedError(
             "the ranks share too few collectives in this window to attribute their waiting"
         )

@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import TRANSFERS
 from traceprof.findings.claims import Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
-from traceprof.findings.rules import TRANSFERS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import host_communication
 from traceprof.measures.rows import bounds, rows_by, sums_at
 from traceprof.model.intervals import Intervals

@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from traceprof.findings.amounts import COMPUTE
 from traceprof.findings.claims import ClaimKind, Kind, starts_within
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
-from traceprof.findings.rules import COMPUTE, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.rows import are_named, lengths_of, unions_by

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from traceprof.findings.amounts import AUTOGRAD
 from traceprof.findings.claims import ClaimKind, Kind, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
-from traceprof.findings.rules import AUTOGRAD, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.recomputed import recomputed_rows
 from traceprof.measures.rows import lengths_of, unions_by
 from traceprof.model.intervals import Intervals

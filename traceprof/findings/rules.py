@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, starts_within
+from traceprof.findings.amounts import WORK, count_of
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
-from traceprof.measures.host.recomputed import rows_in_autograd
 from traceprof.measures.idle.losses import LOSSES, find_losses, within
 from traceprof.measures.steps.base import ITERATION, STEP, WINDOW
 from traceprof.measures.workload import Vendor
-from traceprof.model.activity import Activity
-from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.model.table import Bools, Table
-from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
-from traceprof.names.kernels import MATRIX_WORK
 from traceprof.processes import PROGRESS
 
 _MINOR_RATIO: Final = 0.01
@@ -32,59 +23,6 @@ _WAITS: Final = "synchronizing"
 _HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
-
-WORK: Final = "GPU activity"
-COMPUTE: Final = "compute kernels"
-GEMMS: Final = "GEMMs, convolutions, or attention"
-CONVOLUTIONS: Final = "convolutions"
-COLLECTIVES: Final = "communication between GPUs"
-GRAPHS: Final = "CUDA graphs"
-AUTOGRAD: Final = "autograd functions"
-COPIES: Final = "copies or memsets"
-TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
-STEPS: Final = "steps"
-RANKS: Final = "communication between ranks"
-
-_COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
-_IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
-    WORK: lambda context: context.n_copies > 0 or not context.kernels.by_name.empty,
-    COMPUTE: lambda context: len(context.kernels.with_activity(*_COMPUTES)) > 0,
-    GEMMS: lambda context: len(context.kernels.with_activity(*MATRIX_WORK)) > 0,
-    CONVOLUTIONS: lambda context: len(context.kernels.with_activity(Activity.CONVOLUTION)) > 0,
-    COLLECTIVES: lambda context: len(context.kernels.with_activity(Activity.COMMUNICATION)) > 0,
-    GRAPHS: lambda context: any(context.ranks.each(_has_graphs)),
-    AUTOGRAD: lambda context: any(context.ranks.each(_has_autograd, context.typical)),
-    COPIES: lambda context: context.n_copies > 0,
-    TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
-    STEPS: lambda context: len(context.all_steps) > 0,
-    RANKS: lambda context: context.matches.is_shared,
-}
-"""What rules are about, and a function that returns whether the trace contains it. If not, the rule
-abstains."""
-_TRANSFERS: Final = ("h2d", "d2h", "p2p")
-_LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
-
-
-def _are_transfers(copies: Table) -> Bools:
-    """Return which copies move data between host and device or between devices."""
-    return np.asarray(copies["direction"].isin(_TRANSFERS), np.bool_)
-
-
-def _has_graphs(part: Trace) -> bool:
-    """Return whether a trace contains CUDA graphs."""
-    kernels = part.kernels
-    calls = part.api_calls["name"].distinct()
-    return (
-        bool((kernels["graph_node"] != ABSENT).any())
-        or Activity.CUDA_GRAPH.value in kernels["activity"].distinct()
-        or any(map(_LAUNCHES_GRAPH.search, calls))
-    )
-
-
-def _has_autograd(part: Trace, typical: Intervals) -> bool:
-    """Return whether autograd functions launched kernels that start in the ``typical`` time."""
-    is_inside = rows_in_autograd(part, "kernels") & starts_within(part.kernels, typical)
-    return bool(is_inside.any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +136,9 @@ class Rule:
     """One rule. To add a rule, decorate a function with `rule` and add it to `RULES`.
 
     The order of `RULES` is the order in which rules claim time: the more specific rule first.
-    ``needs`` are the tables that the rule requires. ``about`` is what the rule is about, a key of
-    `_IS_PRESENT`. ``show`` is the analysis with more details. ``check`` yields findings. It raises
-    NotRecordedError with the reason if the trace lacks the data.
+    ``needs`` are the tables that the rule requires. ``about`` is what the rule is about
+    (`traceprof.findings.amounts`). ``show`` is the analysis with more details. ``check`` yields
+    findings. It raises NotRecordedError with the reason if the trace lacks the data.
     """
 
     name: str
@@ -265,7 +203,7 @@ def apply_rules(
         try:
             _require(context, checked)
             findings = list(checked.check(context))
-            if not findings and not _IS_PRESENT[checked.about](context):
+            if not findings and not count_of(context, checked.about):
                 not_checked[checked.name] = f"no {checked.about} in the analyzed time"
             for number, finding in enumerate(findings, 1):
                 is_compiled = context.software.is_compiled

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import RANKS
 from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
@@ -19,7 +20,7 @@ from traceprof.findings.members import (
     require_ranks,
     require_waiting,
 )
-from traceprof.findings.rules import RANKS, Finding, rule
+from traceprof.findings.rules import SUBJECTS, Finding, rule
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
@@ -106,8 +107,8 @@ def slow_host(context: Context) -> Iterator[Finding]:
         evidence=(
             Note.of(
                 f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} arrive late; the "
-                f"{kind} is last at {{last:ratio}} of its shared collectives and delays the other "
-                "ranks by {cost:ns} in total",
+                f"{kind} is last at {{last:ratio}} of its shared collectives; on average, another "
+                "rank waits {cost:ns} for it",
                 late=group.late_ranks,
                 ranks=group.ranks,
                 name=group.name,
@@ -191,7 +192,16 @@ def straggler(context: Context) -> Iterator[Finding]:
         caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
         "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
+        other_subjects=(_SUBJECT_OF_CAUSE.get(slow.cause.text, ""),) if slow.cause else (),
     )
+
+
+_SUBJECT_OF_CAUSE: Final = {
+    "the device waits for data": SUBJECTS["data"],
+    "the device waits for the host": SUBJECTS["host"],
+    "copies that nothing hides": SUBJECTS["exposed_transfer"],
+}
+"""The subject of the rules on the cause of a late rank."""
 
 
 def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Finding:
@@ -223,13 +233,18 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
     stages = stages_of_members(context.ranks)
     of_slow = {stages.get(place) for place in slow.places}
     number = of_slow.pop() if len(of_slow) == 1 else None
-    stage = "" if number is None else f" (stage {number} of the pipeline)"
+    who = "{who}" if number is None else "{who} (stage {stage} of the pipeline)"
+    if number is not None and len(slow.places) > 1:
+        who = "stage {stage} of the pipeline ({late:count} of its {ranks:count} ranks)"
     return Finding(
         title=Note.of(
-            f"Slow {{who}}{stage}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
+            f"Slow {who}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
             f"{'per step' if slow.n_steps else 'in the recording'} than the median of the other "
             "ranks",
             who=slow.label,
+            stage=number,
+            late=len(slow.places),
+            ranks=sum(stage == number for stage in stages.values()),
             excess=slow.excess_ns,
         ),
         claims=tuple(
@@ -361,8 +376,8 @@ def _note_on_rank(slow: RankLateness) -> Note:
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
-        f"{{slow}} does not wait for other ranks when its delays begin{cause}{factor}; each other "
-        "rank loses {cost:ns} in this window",
+        f"{{slow}} does not wait for other ranks when its delays begin{cause}{factor}; on "
+        "average, another rank waits {cost:ns} for it in this window",
         slow=slow.label,
         cause=slow.cause,
         factor=slow.factor,

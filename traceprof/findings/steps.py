@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import STEPS
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.excess import ExcessCause, find_cause
 from traceprof.findings.kernel_times import largest, summed, times_of
-from traceprof.findings.rules import STEPS, SUBJECTS, Finding, rule
+from traceprof.findings.rules import SUBJECTS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of, owner_of
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP, launching_spans

@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import TRANSFERS
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.copies import are_large_and_pinned
-from traceprof.findings.rules import TRANSFERS, Finding, rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.rows import lengths_of, rows_by
 from traceprof.model.results import Note
 from traceprof.model.table import Table

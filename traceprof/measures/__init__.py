@@ -134,6 +134,8 @@ _ENTRIES: Final = """
     ranges ranges:name .host.ranges:RANGES NVTX and other host ranges by name
     range-work ranges:work .host.range_work:RANGE_WORK GPU work launched inside NVTX and other host
         ranges, by name
+    range-times ranges:time .steps.range_times:RANGE_TIMES time in ranges on each thread as a share
+        of the window, and how durations change
     tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
     operators operators .host.ranges:OPERATORS CPU operators by name: self time and total time
     quality quality .quality:QUALITY problems in the trace itself

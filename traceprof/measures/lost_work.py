@@ -6,8 +6,10 @@ Missing work is unknown. It counts neither as idle time nor as compute.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from traceprof.measures.device.counters import active_sms
@@ -28,6 +30,11 @@ from traceprof.model.results import Note
 from traceprof.model.trace import RecordedBy, Trace
 
 _PHASE: Final = "phase"
+_UNKNOWN: Final = "is_idle_unknown"
+"""Values of notes on missing work that makes the idle time unknown."""
+_MIN_SIGNS: Final = 3
+_MIN_UNLAUNCHED_RATIO: Final = 0.1
+_MIN_GRAPH_GAP_RATIO: Final = 0.05
 _LACKS: Final = {
     "kernel": "kernel launches have no recorded kernel",
     "graph": "CUDA graph launches have no recorded kernels",
@@ -84,7 +91,8 @@ def lost_work(ranks: Ranks) -> LostWork | None:
     lost_counts = _counts(ranks.whole)
     if lost_counts and not _counts(ranks):
         missing.insert(len(lost_counts), Note("none of these launches is in this window"))
-    is_known = not any(_PHASE in note.values for note in missing) and _is_enough_left(ranks, inside)
+    hides_idle = any({_PHASE, _UNKNOWN} & {*note.values} for note in missing)
+    is_known = not hides_idle and _is_enough_left(ranks, inside)
     left_out = _note_on_excluded_steps(ranks) if is_known else None
     missing += [left_out] if left_out else []
     warnings = [text for text in ranks.info.warnings if is_incompleteness_warning(text)]
@@ -121,7 +129,36 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
         text = f"{{thin:count}} of {{all:count}} steps{_of(ranks)} have far fewer kernel launches "
         text += "than other steps, although the host did the same work for the same time"
         notes.append(Note.of(text, thin=thin, all=sum(rank.n_steps for rank in found)))
+    if any(map(attrgetter("signs"), found)):
+        notes += _notes_on_calls(ranks, found)
     return tuple(notes)
+
+
+def _notes_on_calls(ranks: Ranks, found: list[Completeness]) -> Iterator[Note]:
+    """Yield notes on missing launch calls, on unrecorded work of graphs, and on old profilers.
+
+    Few signs are enough if the profiler is older than the driver: it loses records of all kinds.
+    """
+    signs = Counter[str]()
+    for rank in found:
+        signs.update(rank.signs)
+    n, late, uncopied = (signs[name] for name in ("unlaunched", "late_ranges", "without_copies"))
+    is_old = max(n, late, uncopied) >= _MIN_SIGNS and _note_on_old_profiler(ranks) is not None
+    if n >= _MIN_SIGNS and (is_old or n >= _MIN_UNLAUNCHED_RATIO * signs["kernels"]):
+        text = "{n:count} of {all:count} kernels have no recorded launch call, although earlier "
+        text += "kernels of the same streams have one"
+        yield Note.of(text, n=n, all=signs["kernels"], **{_UNKNOWN: True})
+    if late >= _MIN_SIGNS and is_old:
+        text = "CUDA calls end, but {n:count} later ranges have names of ranges that launch work"
+        yield Note.of(text, n=late, **{_UNKNOWN: True})
+    if uncopied >= _MIN_SIGNS and is_old:
+        text = "{n:count} ranges are named after copies to the GPU, but no such copy was recorded"
+        yield Note.of(text, n=uncopied, **{_UNKNOWN: True})
+    gap_ns = signs["graph_gap_ns"]
+    if gap_ns >= _MIN_GRAPH_GAP_RATIO * signs["device_ns"] > 0:
+        text = "{gap:ns} inside running CUDA graphs have no recorded work, at the same place in "
+        text += "nearly every launch (or the graphs contain host functions)"
+        yield Note.of(text, gap=gap_ns, **{_UNKNOWN: True})
 
 
 def depends_on_power(ranks: Ranks) -> bool:

@@ -177,7 +177,11 @@ def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
     """Yield rows on other signs of missing work: passes without launches, versions, power."""
     lost = lost_work(ranks)
     if lost is not None:
-        others = (note for note in lost.what if not {"phase", "thin"}.isdisjoint(note.values))
+        others = (
+            note
+            for note in lost.what
+            if not {"phase", "thin", "is_idle_unknown"}.isdisjoint(note.values)
+        )
         yield from (_row("work missing", note) for note in (*others, *lost.causes))
 
 

@@ -321,7 +321,12 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     table counts as recorded if any member recorded it; warnings name the members that did not.
     """
     if len(run) == 1 and offsets_ns is None:
-        ranks = Ranks.of(run.members[0].trace)
+        member = run.members[0]
+        ranks, only = Ranks.of(member.trace), member.trace.processes
+        if member.rank != ABSENT and len(only) == 1 and only["rank"][0] == ABSENT:
+            numbers = {"rank": member.rank, "local_rank": member.local_rank}
+            named = only.assign(**{name: np.array([n]) for name, n in numbers.items()})
+            ranks = Ranks.of(member.trace.with_tables({"processes": named}))
         return ranks.with_warnings(*run.warnings) if run.warnings else ranks
     warnings = list(run.warnings)
     if offsets_ns is None:

@@ -6,7 +6,7 @@ All renderers for people use them, so that text, Markdown, and HTML say the same
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,9 +22,11 @@ from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, columns_of, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.caveats import INCOMPLETE, WARNING
+from traceprof.session.verdict import Verdict
 from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "No problem found."
+_TOO_LITTLE_DATA: Final = "No finding, but there is not enough data to exclude problems."
 _NOTHING_KNOWN: Final = "No GPU activity was recorded, so traceprof can evaluate little."
 _MAX_COMMAND_LENGTH: Final = 4_000
 _NOT_EVALUATED: Final = (
@@ -130,18 +132,20 @@ def briefing_of(document: Document) -> Briefing:
         all_findings=_complete_command(document, "traceprof findings TRACE"),
         once="; ".join(map(note_text, verdict.once)),
         periodic="; ".join(map(note_text, verdict.periodic)),
-        fine=_checked(verdict.fine),
+        fine=_checked(verdict),
         unknown=tuple(map(note_text, verdict.unknown)),
         next_command=_complete_command(document, verdict.next_command),
         lost=tuple(map(note_text, verdict.lost)),
     )
 
 
-def _checked(subjects: Sequence[str]) -> str:
-    """Return number and names of the subjects that were checked without a problem."""
-    if not subjects:
+def _checked(verdict: Verdict) -> str:
+    """Return number and names of the subjects without a problem, and what the rules saw of them."""
+    if not (n := len(verdict.fine)):
         return ""
-    return f"{len(subjects)} check{'s' if len(subjects) > 1 else ''}: {', '.join(subjects)}"
+    notes = "; ".join(map(note_text, verdict.fine_seen)) or ", ".join(verdict.fine)
+    shares = ". Shares (from 1%) are of the analyzed time" if "%" in notes else ""
+    return f"{n} check{'s' if n > 1 else ''}: {notes}{shares}"
 
 
 def _complete_command(document: Document, command: str) -> str:
@@ -180,8 +184,10 @@ def _sentence_without_findings(document: Document) -> str:
     if not findings.scalars.get("is_idle_known", True):
         return _NOT_EVALUATED
     breakdown = document.results.get("breakdown")
-    is_known = breakdown is not None and not breakdown.table.empty
-    return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
+    if breakdown is None or breakdown.table.empty:
+        return _NOTHING_KNOWN
+    is_enough = document.verdict is None or document.verdict.is_enough
+    return _NOTHING_FOUND if is_enough else _TOO_LITTLE_DATA
 
 
 _TITLES: Final = {

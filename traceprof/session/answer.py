@@ -15,6 +15,7 @@ from traceprof.measures import load_analysis
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.main_loop import kernel_time_inside
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, TableSpec
@@ -26,6 +27,7 @@ from traceprof.session.caveats import Caveats, missing_in, refused, refuses_with
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
+from traceprof.session.shares import parts_of
 from traceprof.session.tried import with_measured
 from traceprof.session.verdict import Verdict, make_verdict
 
@@ -34,6 +36,8 @@ PAGE: Final = (
     *("collectives", "copies", "ranges", "operators", "mfu"),
 )
 """The analyses of the page of ``traceprof analyze``, as far as their data was recorded."""
+_WITHOUT_GPU_TIME: Final = ("range-times",)
+"""Further analyses of the page of a recording without GPU time."""
 
 _ADVICE: Final = "findings"
 
@@ -181,6 +185,9 @@ def document_about(
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     """Return the answer with a verdict; ``names`` contains at least the analyses of `PAGE`."""
     found = answer(run, names)
+    if not parts_of(found.results) and "ranges" in found.results:
+        more = answer(run, _WITHOUT_GPU_TIME)
+        found = replace(found, results={**found.results, **more.results})
     kept = KeptAnswers(run.cache, run.window)
     kept_parts = kept.value(("page", *names))
     if kept_parts is None:
@@ -190,9 +197,35 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         verdict = make_verdict(found.results, found.recorded, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: times - found.span.start_ns for name, times in instants.items()}
-        kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
+        selection = _with_coverage(ranks, found.selection)
+        kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after)), selection
         kept.keep({("page", *names): kept_parts})
-    return replace(found, verdict=kept_parts[0], workload=kept_parts[1], one_off=kept_parts[2])
+    verdict, kind, one_off, selection = kept_parts
+    return replace(found, verdict=verdict, workload=kind, one_off=one_off, selection=selection)
+
+
+_MIN_COVERED_RATIO: Final = 0.5
+
+
+def _with_coverage(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection``; if it leaves out most of the kernel time, its first note says so.
+
+    The user knows what a typed window leaves out. Notes name the windows of a recorder, and unusual
+    steps between the others.
+    """
+    is_part = any(part.info.is_part for part in ranks.whole)
+    if selection.asked or is_part or selection.label.endswith(", recorded"):
+        return selection
+    times = ranks.whole.each(kernel_time_inside, selection.window.hull)
+    inside_ns, whole_ns = (sum(column) for column in zip(*times, strict=True))
+    if inside_ns >= _MIN_COVERED_RATIO * whole_ns or not selection.notes:
+        return selection
+    first, *others = selection.notes
+    text = "traceprof analyzes only {share:ratio} of the recorded kernel time ({inside:ns} of "
+    text += f"{{whole:ns}}); `--window active` covers all of it. {first.text}"
+    values = {"share": inside_ns / whole_ns, "inside": inside_ns, "whole": whole_ns}
+    note = Note.of(text, **first.values, **values)
+    return replace(selection, notes=(note, *others), reason=note)
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:

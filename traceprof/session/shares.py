@@ -5,7 +5,7 @@ Shares do not contain profiler overhead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ from traceprof.names.kernels import MATRIX_WORK, precision_of
 
 COMMUNICATION: Final = "exposed_communication"
 CONSIDERABLE: Final = 0.05
+LEAST_SHARE: Final = 0.01
+"""The minimum share of time that is listed."""
 MIN_REST_RATIO: Final = 0.0005
 """The minimum share of a rest that is listed: smaller shares would be printed as 0.0%."""
 BY_HOST: Final = "communication"
@@ -166,6 +168,23 @@ def _class_of(activity: str, name: str) -> str:
     words = _CLASSES.get(kind, kind.value.replace("_", " "))
     precision = precision_of(name).upper() if kind in MATRIX_WORK else ""
     return f"{precision} {words}" if precision else words
+
+
+def with_shares(
+    start: str, shares: Mapping[str, float], values: Mapping[str, Any]
+) -> Iterator[Note]:
+    """Yield a sentence with the shares of at least 1%, the largest first."""
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
+    rest = sum(share for name, share in ranked if share < LEAST_SHARE)
+    if shown and rest >= MIN_REST_RATIO:
+        shown.append(("other", rest))
+    if shown:
+        words = ", ".join(f"{{part{i}}} {{share{i}:ratio}}" for i in range(len(shown)))
+        numbered: dict[str, Any] = {}
+        for i, (name, share) in enumerate(shown):
+            numbered |= {f"share{i}": float(share), f"part{i}": name}
+        yield Note.of(f"{start}: {words}.", **values, **numbered)
 
 
 def _listed(start: str, shares: Mapping[str, float]) -> Note:

@@ -5,7 +5,7 @@ All numbers come from the results on the page, so no number is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,14 +16,16 @@ from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.activity import IDLE
+from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
+from traceprof.session.host_time import on_host_time, on_ranges
 from traceprof.session.pace import MAX_STEADY_RATIO, on_pace
 from traceprof.session.shares import (
     BY_HOST,
     COMMUNICATION,
     CONSIDERABLE,
-    MIN_REST_RATIO,
+    LEAST_SHARE,
     idle_by_cause,
     notes_on_missing_work,
     on_compute,
@@ -32,10 +34,9 @@ from traceprof.session.shares import (
     parts_of,
     shares_of_causes,
     table_of,
+    with_shares,
 )
 
-LEAST_SHARE: Final = 0.01
-"""The minimum share of time that is listed."""
 _MAIN_RATIO: Final = 0.5
 _NOT_RECORDABLE: Final = ("profiler overhead",)
 """Subjects that nobody would record again for."""
@@ -53,6 +54,7 @@ _MIN_SECOND_RATIO: Final = 0.8
 _MIN_NAMED_RATIO: Final = 0.1
 _BOUND_BY: Final = {
     "exposed_communication": "communication-bound",
+    "waiting": "waiting in collectives",
     "exposed_transfer": "transfer-bound",
     "data": "input-bound",
     "launch": "launch-bound",
@@ -76,9 +78,11 @@ class Verdict:
     (also in ``pace``) and about where time is spent. ``parts`` is the share of each of the five
     parts ({} without GPU activity). ``idle`` is the share of idle time by cause, the largest first.
     ``made_of`` are sentences on kernel classes, MFU, and idle causes. ``has_steps``: the window
-    contains steps. ``fine`` are subjects that were checked without a finding. ``unknown`` are
-    subjects that could not be analyzed, with the reason. ``once`` are one-time costs, and
-    ``periodic`` are costs such as an evaluation every 50 steps; neither is part of the sentences.
+    contains steps. ``fine`` are subjects that were checked without a finding, and ``fine_seen``
+    lists them with the events that rules saw. ``is_enough``: subjects on GPU activity are among
+    them. ``unknown`` are subjects that could not be analyzed, with the reason. ``once`` are
+    one-time costs, and ``periodic`` are costs such as an evaluation every 50 steps; neither is part
+    of the sentences.
     ``lost`` describes missing GPU activity: what is missing, why, and what to do. If too little GPU
     activity is left, the verdict omits the devices. ``next_command`` is the next command to run,
     with TRACE for the file.
@@ -87,6 +91,8 @@ class Verdict:
     bound_by: str
     sentences: tuple[Note, ...]
     fine: tuple[str, ...] = ()
+    fine_seen: tuple[Note, ...] = ()
+    is_enough: bool = True
     unknown: tuple[Note, ...] = ()
     once: tuple[Note, ...] = ()
     next_command: str = ""
@@ -119,19 +125,27 @@ def make_verdict(
     has_kernel_table = "kernels" in recorded
     base = steps.scalars["base"] if steps is not None else WINDOW
     is_pattern = steps is not None and bool(steps.scalars["is_pattern"])
-    parts = parts_of(results) if is_known else {}
+    recorded_parts = parts_of(results)
+    parts = recorded_parts if is_known else {}
+    where = _where_time_is_spent(results, parts, n_gpus) if is_known or not recorded_parts else ()
     periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
     bottleneck = bound_by(results, parts)
     is_analyzed = bool(parts) and bottleneck != _NO_KERNEL
+    checked = table_of(results, "findings", "checked")
+    visible = [*_visible_problems(parts, steps, (*once, *periodic))]
+    if len(checked):
+        checked = checked.take(~np.isin(checked["subject"].astype(str), visible))
+    fine = checked.take(checked["is_fine"].astype(bool)) if len(checked) else checked
+    fine = fine if is_analyzed or (has_any and not has_kernel_table) else fine.head(0)
     return Verdict(
         bound_by=bottleneck,
-        sentences=(*pace, *(_where_time_is_spent(results, parts, n_gpus) if is_known else ())),
-        fine=_subjects_without_problem(results, parts, steps)
-        if is_analyzed or (has_any and not has_kernel_table)
-        else (),
-        unknown=_not_analyzed(results),
+        sentences=(*pace, *where),
+        fine=tuple(fine["subject"].tolist()) if len(fine) else (),
+        fine_seen=tuple(_on_checks(fine)) if len(fine) else (),
+        is_enough=len(fine) > 0 and bool((fine["seen"] != _STEPS).any()),
+        unknown=_not_analyzed(results, checked),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
         periodic=periodic,
@@ -140,7 +154,12 @@ def make_verdict(
         lost=lost,
         pace=pace,
         idle=idle,
-        made_of=(*on_compute(results, parts), *on_peak(results), *on_idle(idle, base)),
+        made_of=(
+            *on_compute(results, parts),
+            *on_peak(results),
+            *on_idle(idle, base),
+            *on_ranges(results),
+        ),
     )
 
 
@@ -173,11 +192,17 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
 
 
 def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of ``parts``, with the causes of idle time instead of idle time."""
+    """Return the shares of ``parts``, with the causes of idle time instead of idle time.
+
+    Waiting is the exposed communication that findings show to be waiting for other ranks.
+    """
     shares = dict(parts)
     idle_ratio = shares.pop(IDLE)
     causes = shares_of_causes(results)
-    shares[COMMUNICATION] += causes.pop(BY_HOST, 0.0)
+    found = table_of(results, "findings")
+    waiting = sum(row["claimed_ratio"] for row in found.rows() if row["rule"] in _WAITING)
+    shares["waiting"] = min(waiting, shares[COMMUNICATION])
+    shares[COMMUNICATION] += causes.pop(BY_HOST, 0.0) - shares["waiting"]
     return {**shares, **causes} if causes else {**shares, "unknown": idle_ratio}
 
 
@@ -218,6 +243,8 @@ def _backend_in_words(found: Table) -> str:
 
 _SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
+_WAITING: Final = ("collective_waits", "load_imbalance")
+"""Rules that only claim waiting in collectives."""
 
 
 def _where_time_is_spent(
@@ -226,7 +253,7 @@ def _where_time_is_spent(
     """Yield notes on the shares of step time on the devices, or else on the host."""
     steps = results.get("steps")
     start, values = _base_in_words(steps)
-    if "breakdown" in results:
+    if parts:
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
@@ -235,16 +262,9 @@ def _where_time_is_spent(
         if n_gpus is not None and n_gpus < values["devices"]:
             values["gpus"] = n_gpus
             of = " (mean over {devices:count} ranks that share {gpus:count} GPU(s))"
-        yield from _with_shares(f"GPU time {start}{of}", shares, values)
+        yield from with_shares(f"GPU time {start}{of}", shares, values)
         return
-    phases = table_of(results, "phases")
-    if len(phases):
-        first = phases.take(phases["process"] == phases["process"][0])
-        shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
-        if "eval" in shares:
-            shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
-        yield from _with_shares(f"CPU time {start}", shares, values)
-    yield from _operator_shares(table_of(results, "operators"))
+    yield from on_host_time(results, start, values)
 
 
 def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
@@ -256,50 +276,6 @@ def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
         return "per iteration of {step:ns}", values
     kind = "step" if steps.scalars["confidence_ratio"] == 1 else "inferred step"
     return f"per {kind} of {{step:ns}}", values
-
-
-_MAX_OPERATORS: Final = 5
-_SOURCES: Final = ("cpu_op", "xla")
-
-
-def _operator_shares(table: Table) -> Iterable[Note]:
-    """Yield a note on the PyTorch or XLA operators with the most CPU time."""
-    rows = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
-    total_ns = float(rows["self_ns"].sum()) if len(rows) else 0.0
-    if total_ns:
-        shares = zip(rows["name"].tolist(), (rows["self_ns"] / total_ns).tolist(), strict=True)
-        largest = dict(list(shares)[:_MAX_OPERATORS])
-        yield from _with_shares("Operator self time", largest, {})
-
-
-def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
-    """Return the name of forward passes without gradients.
-
-    If most steps have such passes (a teacher or frozen encoder), or there is no backward pass (a
-    server), they are not an evaluation.
-    """
-    if steps is not None and "eval_ns" in steps.table:
-        is_work = (steps.table["eval_ns"] > 0).mean() > _MAIN_RATIO
-    else:
-        is_work = "backward" not in phases
-    return "forward without gradients" if is_work else EVALUATION
-
-
-def _with_shares(
-    start: str, shares: Mapping[str, float], values: Mapping[str, Any]
-) -> Iterable[Note]:
-    """Yield a sentence with the shares of at least 1%, the largest first."""
-    ranked = sorted(shares.items(), key=lambda item: -item[1])
-    shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
-    rest = sum(share for name, share in ranked if share < LEAST_SHARE)
-    if shown and rest >= MIN_REST_RATIO:
-        shown.append(("other", rest))
-    if shown:
-        words = ", ".join(f"{{part{i}}} {{share{i}:ratio}}" for i in range(len(shown)))
-        numbered: dict[str, Any] = {}
-        for i, (name, share) in enumerate(shown):
-            numbered |= {f"share{i}": float(share), f"part{i}": name}
-        yield Note.of(f"{start}: {words}.", **values, **numbered)
 
 
 _REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
@@ -343,38 +319,80 @@ def _costs_outside(one_off: Table, occasions: Iterable[Note]) -> Iterable[Note]:
         yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
 
-def _subjects_without_problem(
-    results: Mapping[str, Result], parts: Mapping[str, float], steps: Result | None
-) -> tuple[str, ...]:
-    """Return the subjects without a finding, except those that the page shows as a problem."""
-    checked = table_of(results, "findings", "checked")
-    if checked.empty:
-        return ()
-    visible = {"idle time"} if parts.get("idle", 0.0) >= CONSIDERABLE else set()
+_OCCASIONS_OF: Final = {
+    "warm-up": "warm-up",
+    "compiling": "kernel loading",
+    "loading kernels": "kernel loading",
+}
+"""The subject that a one-time or periodic cost on the page is about, by kind of cost."""
+
+
+def _visible_problems(
+    parts: Mapping[str, float], steps: Result | None, costs: Iterable[Note]
+) -> set[str]:
+    """Return the subjects that the page shows as a problem, although no rule found one.
+
+    ``costs`` are the one-time and periodic costs on the page.
+    """
+    visible = {_OCCASIONS_OF.get(note.values["kind"], "") for note in costs}
+    if parts.get("idle", 0.0) >= CONSIDERABLE:
+        visible.add("idle time")
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= MAX_STEADY_RATIO:
         visible.add("step time variation")
     if steps is not None and steps.scalars.get("profiler_overhead_ratio", 0.0) >= CONSIDERABLE:
         visible.add("profiler overhead")
-    fine = checked["subject"][checked["is_fine"].astype(bool)]
-    return tuple(subject for subject in fine if subject not in visible)
+    return visible
 
 
-def _not_analyzed(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return the subjects that an option or another recording would show, one note per reason."""
-    checked, not_checked = (
-        table_of(results, "findings", name) for name in ("checked", "not_checked")
-    )
-    if not_checked.empty:
+_STEPS: Final = "steps"
+"""The events of subjects that need no GPU activity."""
+
+
+def _on_checks(fine: Table) -> Iterator[Note]:
+    """Yield a note for each kind of events that rules saw: the subjects without a problem.
+
+    A subject has the largest share of the analyzed time that a rule measured, if it is at least 1%.
+    """
+    kinds = codes_of(fine["seen"]), fine["seen_count"].astype(np.int64)
+    for rows in rows_by_values(*kinds).values():
+        group = fine.take(rows).rows()
+        words: list[str] = []
+        values: dict[str, Any] = {"n": int(group[0]["seen_count"]), "seen": group[0]["seen"]}
+        for i, row in enumerate(group):
+            share = row["share_ratio"] or 0.0
+            words.append(f"{{subject{i}}}")
+            words[-1] += f" {{share{i}:ratio}}" if share >= LEAST_SHARE else ""
+            values |= {f"subject{i}": row["subject"], f"share{i}": share}
+        yield Note.of(f"{', '.join(words)} ({{n:count}} {{seen}})", **values)
+
+
+def _not_analyzed(results: Mapping[str, Result], checked: Table) -> tuple[Note, ...]:
+    """Return the subjects that were not checked, one note per reason.
+
+    The reasons are too little data, and data that an option or another recording would provide.
+    ``checked`` are the subjects of the rules without those that the page shows as a problem.
+    """
+    not_checked = table_of(results, "findings", "not_checked")
+    if checked.empty:
         return ()
-    excluded = {*checked["subject"][checked["is_evaluated"].astype(bool)], *_NOT_RECORDABLE}
+    is_open = ~checked["is_evaluated"].astype(bool)
+    unchecked = {*checked["subject"][is_open]} - {*_NOT_RECORDABLE}
     subjects: dict[str, dict[str, None]] = {}
     for row in not_checked.rows():
-        if row["subject"] not in excluded:
+        if row["subject"] in unchecked and any(word in row["reason"] for word in _OPTION_WORDS):
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
-    return tuple(
-        Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
-        for reason, names in subjects.items()
-        if any(word in reason for word in _OPTION_WORDS)
+    lacking = [row for row in checked.rows() if row["lacks"]]
+    lacking = [row for row in lacking if row["subject"] not in _NOT_RECORDABLE]
+    few = ", ".join(row["subject"] for row in lacking)
+    return (
+        *(
+            Note.of(f"{{subjects}}: {row['lacks'].text}", subjects=few, **row["lacks"].values)
+            for row in lacking[:1]
+        ),
+        *(
+            Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
+            for reason, names in subjects.items()
+        ),
     )
 
 
@@ -386,7 +404,7 @@ def _next_command(results: Mapping[str, Result]) -> str:
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
         return f"{shown_by(first['show'])} TRACE"
-    for name in ("kernels", "copies", "operators", "ranges"):
+    for name in ("kernels", "copies", "operators", "range-times", "ranges"):
         if len(table_of(results, name)):
             return f"{shown_by(name)} TRACE"
     return "traceprof info TRACE"

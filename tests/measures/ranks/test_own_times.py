@@ -8,12 +8,13 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import MS, Clock, Plan, make_ranks_of
-from tests.truth.scenarios import SCENARIOS
+from tests.truth.loops import Pipeline
+from tests.truth.scenarios import SCENARIOS, on_wandering_clocks
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.clocks import UNRELIABLE_CLOCKS, find_alignment
 from traceprof.measures.ranks.work_times import find_slow_ranks
 from traceprof.measures.steps.find import decide_steps
-from traceprof.model.placement import place_run
+from traceprof.model.placement import UNTIED_CLOCKS, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import TraceInfo
 from traceprof.render.formatting import note_text
@@ -150,3 +151,86 @@ def test_bubbles_are_not_told_of_such_clocks_but_what_each_stage_computes() -> N
     assert withheld.startswith("Bubbles are not reported: some messages are received before")
     assert computed.startswith("Median compute time per step: stage 0 ")
     assert "stage 3 " in computed
+
+
+@pytest.mark.parametrize(("n_steps", "is_named"), [(1, False), (2, False), (6, True)])
+def test_ranks_that_share_few_collectives_have_no_slow_rank(n_steps: int, is_named: bool) -> None:
+    """With one all-gather per file, a rank that computes longer may do other work."""
+    extra = {(1, "backward"): 40 * MS}
+    plan = ranks_of(4, n_steps=n_steps, clocks=clocks_of(4, 200), extra_ns=extra, jitter_ns=15 * MS)
+    run, _ = opened(plan)
+    assert (find_slow_ranks(run.of_ranks()) is not None) is is_named
+    assert bool(first_straggler(run)) is is_named
+
+
+def few_shared(n_shared: int) -> Ranks:
+    """Return 4 ranks without wall clocks: 10 all-reduces of ranks 0 to 2, and some of all ranks.
+
+    Rank 3 begins its collectives of all ranks 30 ms late, or its clock is ahead.
+    """
+    builders = [TraceBuilder().process(1 + rank, rank=rank, world_size=4) for rank in range(4)]
+    for step in range(12):
+        group = "all" if step < n_shared else "three"
+        for rank, builder in enumerate(builders):
+            at = step * 100 * MS
+            late = 30 * MS if rank == 3 else 0
+            own = {"process": 1 + rank}
+            builder.step(at, at + 100 * MS, step, **own)
+            builder.kernel(
+                "gemm", at + 10, at + 40 * MS, launched_ns=(at, at + 5), device=rank, **own
+            )
+            if rank == 3 and group == "three":
+                continue
+            size, key = (4 if group == "all" else 3), 100 + step
+            call = {"group": group, "group_size": size, "n_bytes": 8, "correlation": key, **own}
+            builder.collective("all_reduce", at + 6, at + 7, sequence=step, **call)
+            starts, ends = at + 40 * MS + late, at + 50 * MS + late
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+            builder.kernel(name, starts, ends, correlation=key, device=rank, stream=20, **own)
+    members = tuple(
+        RankTrace(builder.build(info=TraceInfo(path=str(rank))), rank, rank)
+        for rank, builder in enumerate(builders)
+    )
+    return place_run(RunFiles("generated", members, 4))
+
+
+@pytest.mark.parametrize(("n_shared", "is_withheld"), [(0, False), (2, True), (5, False)])
+def test_a_rank_whose_clock_is_not_tied_is_not_compared(n_shared: int, is_withheld: bool) -> None:
+    aligned, _ = _aligned(few_shared(n_shared))
+    assert (why_withheld(aligned) == UNTIED_CLOCKS) is is_withheld
+    assert not first_straggler(run_of(decide_steps(aligned)))
+
+
+def test_slow_ranks_of_one_stage_are_named_by_the_stage() -> None:
+    late = {1, 3, 5}
+    scenario = on_wandering_clocks(
+        lambda rank: Pipeline(rank % 2, 2, rank // 2, 4),
+        8,
+        lambda rank: {"kernel_factor": 2.3 if rank in late else 1.0},
+    )
+    title = first_straggler(run_of(decide_steps(scenario())))
+    assert title.startswith("Slow stage 1 of the pipeline (3 of its 4 ranks): ")
+
+
+def test_a_rank_without_steps_is_not_compared_with_the_steps_of_another() -> None:
+    """A trainer has steps; a rank of another role has the same collectives, but no steps."""
+    builders = []
+    for rank in range(2):
+        builder = TraceBuilder().process(1 + rank, rank=rank)
+        for step in range(8):
+            at = step * 100 * MS
+            if rank == 0:
+                builder.step(at, at + 100 * MS, step, process=1)
+            for name, start, end in (
+                ("gemm", at, at + (60 if rank == 0 else 20) * MS),
+                ("ncclDevKernel_Broadcast_RING_LL", at + 60 * MS, at + 90 * MS),
+            ):
+                place = {"process": 1 + rank, "device": rank}
+                builder.kernel(name, start + 10, end, launched_ns=(at, at + 5), **place)
+        builders.append(builder)
+    members = tuple(
+        RankTrace(one.build(info=TraceInfo(path=str(rank))), rank, rank)
+        for rank, one in enumerate(builders)
+    )
+    ranks = decide_steps(place_run(RunFiles("generated", members, 2)))
+    assert find_slow_ranks(ranks) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -163,7 +164,17 @@ def ranks_of(events: KinetoEvents, merged: Merged) -> Mapping[int, int]:
         return merged.ranks(
             events.process_names, events.header.get("distributedInfo"), world_size(events.header)
         )
-    return {merged.rows.host_process: whole(_group(events.header).get("rank"))}
+    process = merged.rows.host_process
+    listed = _group(events.header), events.header
+    numbers = [whole(values.get(name)) for values in listed for name in _RANK_KEYS]
+    match = _RANK_IN_NAME.search(events.process_names.get(process, ""))
+    numbers += [int(match[1])] if match else []
+    return {process: next((number for number in numbers if number >= 0), ABSENT)}
+
+
+_RANK_KEYS: Final = ("rank", "RANK", "global_rank")
+"""Names of the rank in the header, also as metadata that the user adds."""
+_RANK_IN_NAME: Final = re.compile(r"(?i)\b(?:global[ _])?rank[ _:#=-]{0,3}(\d{1,7})\b")
 
 
 def world_size(header: Mapping[str, Any]) -> int:

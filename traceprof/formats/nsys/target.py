@@ -190,8 +190,26 @@ def read_processes(
     rows = [{**_NO_RANK, **ranks.get(process, {})} for process in used.tolist()]
     for row, process in zip(rows, used.tolist(), strict=True):
         row["name"] = row["name"] or names.get(process, "")
+    if len(rows) == 1 and rows[0]["rank"] == ABSENT:
+        rows[0] |= _rank_in_environment(read_environment(database))
     columns = {column: [row[column] for row in rows] for column in _NO_RANK}
     return make_table("processes", {"process": used, **columns})
+
+
+def _rank_in_environment(environment: Table) -> dict[str, int]:
+    """Return rank, local rank, and world size of the only process, if its variables have them."""
+    variables = {row["name"]: row["value"] for row in environment.rows()}
+    found: dict[str, int] = {}
+    for column, names in RANK_VARIABLES.items():
+        texts = (variables.get(name, "") for name in names)
+        text = next((text for text in texts if text.isdigit()), "")
+        if 0 < len(text) < _MAX_DIGITS:
+            found[column] = int(text)
+    return found if "rank" in found else {}
+
+
+_MAX_DIGITS: Final = 8
+"""No run has ranks of so many digits."""
 
 
 def _rank_columns(

@@ -78,12 +78,19 @@ def _ranks_in_trace(
     """Return (rank, world size) for each rank that the trace names; one unnamed rank otherwise."""
     ranked = [row for row in trace.processes.rows() if 0 <= row["rank"] <= LARGEST_RANK]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
+    source = "environment" if _has_variable_of(ranked, environment) else source
     found = []
     for row in ranked:
         process_trace = trace if len(ranked) == 1 else _process_trace(trace, row["process"], work())
         member = RankTrace(process_trace, row["rank"], row["local_rank"], row["host"], source)
         found.append((member, row["world_size"]))
     return found or _infer_ranks(trace, environment, work)
+
+
+def _has_variable_of(ranked: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> bool:
+    """Return whether the rank of the only process is in the environment."""
+    names = RANK_VARIABLES["rank"]
+    return len(ranked) == 1 and str(ranked[0]["rank"]) in map(environment.get, names)
 
 
 def _process_trace(trace: Trace, process: int, work: Work) -> Trace:

@@ -137,6 +137,11 @@ class RankClock:
     process: int
     device: int | None = None
 
+    @property
+    def is_untied(self) -> bool:
+        """Whether the rank shares too few collectives to compare its clock."""
+        return self.offset_ns is None and self.residual_ns is None
+
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
@@ -215,9 +220,13 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
         min(part.span.start_ns for part in moved), max(part.span.end_ns for part in moved)
     )
     parts = tuple(change_each(moved, _with_span, [(span,)] * len(moved)))
-    # The warning about untied clocks is outdated. `_warn_of_untied` lists those that remain.
+    # The warning about untied clocks is outdated, unless an untied rank shares a few collectives:
+    # its times would be compared. `_warn_of_untied` lists all untied ranks.
+    untied = [clock.process for clock in alignment.clocks if clock.is_untied]
+    is_compared = bool(np.isin(find_matches(ranks).shared["process"], untied).any())
     kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
-    info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
+    info = replace(ranks.info, warnings=kept) if not is_compared else ranks.info
+    info = info if len(alignment.corrections) > 1 else ranks.info
     aligned = replace(ranks.whole, parts=parts, info=info, clocks=alignment.corrections)
     return aligned.with_warnings(*_warn_of_untied(alignment.clocks))
 
@@ -382,8 +391,7 @@ def _worst_fit(clocks: Sequence[RankClock]) -> dict[str, int | float]:
 
 def _warn_of_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
     """Yield a warning that lists the ranks that are not tied; nothing if all are tied."""
-    untied = [clock for clock in clocks if clock.offset_ns is None and clock.residual_ns is None]
-    if untied:
+    if untied := [clock for clock in clocks if clock.is_untied]:
         few = f"they share fewer than {_MIN_SHARED_COLLECTIVES} collectives with the other ranks"
         yield f"traceprof cannot align the clocks of {_list_ranks(untied)}: {few}"
 

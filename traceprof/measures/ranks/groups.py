@@ -321,8 +321,8 @@ def describe_lateness(group: GroupLateness) -> Note:
     since = "" if group.late_from_ns is None else " since {since:ns}"
     text = (
         "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks are late. It "
-        "arrives last in {last:ratio} of its collectives with other ranks. The other ranks wait "
-        f"{{cost:ns}} for it ({{share:ratio}} of the window){since}{where}."
+        "arrives last in {last:ratio} of its collectives with other ranks. It delays the median of "
+        f"the other ranks by {{cost:ns}} ({{share:ratio}} of the window){since}{where}."
     )
     return Note.of(
         text,

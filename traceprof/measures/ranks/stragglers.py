@@ -95,8 +95,9 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
 def describe_stage(stage: GroupLateness) -> Note:
     """Return a note on a slow stage."""
     return Note.of(
-        "Pipeline stage {stage} is slow: each of its {n:count} ranks works {excess:ns} longer than "
-        "the other ranks, which wait {cost:ns} for it ({share:ratio} of the window).",
+        "Pipeline stage {stage} is slow: its {n:count} ranks work {excess:ns} longer than the "
+        "other ranks (medians), which wait {cost:ns} for it on average ({share:ratio} of the "
+        "window).",
         stage=stage.name,
         n=stage.ranks,
         excess=stage.excess_ns,
@@ -390,8 +391,8 @@ def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
     when = "once, in one of {n:count}" if is_in_all else "once in this window, in one of {n:count}"
     when += " shared collectives and messages"
     return Note.of(
-        f"{{who}} is late {when if n > 1 else 'in the only collective that the ranks share'}: the "
-        "other ranks wait {cost:ns} for it ({share:ratio} of the window), at {since:ns}",
+        f"{{who}} is late {when if n > 1 else 'in the only collective that the ranks share'}: on "
+        "average, another rank waits {cost:ns} for it ({share:ratio} of the window), at {since:ns}",
         who=rank.label,
         n=n,
         cost=rank.cost_ns,
@@ -408,7 +409,7 @@ def _describe_straggler(rank: RankLateness) -> Note:
     since = "" if rank.late_from_ns is None else " since {since:ns}"
     return Note.of(
         f"{{who}}{stage} is a straggler: it arrives last in {{last:ratio}} of the collectives. "
-        "The other ranks wait {cost:ns} for it ({share:ratio} of the window)"
+        "On average, another rank waits {cost:ns} for it ({share:ratio} of the window)"
         f"{since}{where}{cause}.",
         who=rank.label,
         stage=rank.stage,

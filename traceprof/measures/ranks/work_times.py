@@ -26,6 +26,8 @@ from traceprof.model.trace import Trace
 
 _MIN_EXCESS_RATIO: Final = 0.03
 """Minimum extra time of a slow rank, as a share of the step."""
+_MIN_COLLECTIVES: Final = 3
+"""With fewer collectives, a rank that communicates less need not be waited for."""
 _MIN_SHARE_OF_SLOWEST: Final = 0.5
 """Ranks with at least this share of the extra time of the slowest rank are slow as well."""
 
@@ -61,14 +63,17 @@ class SlowRanks:
         return self.compute_ns / max(self.usual_compute_ns, 1)
 
 
+_COUNTED: Final = ("has_messages", "n_collectives")
+
+
 @of_window
 def work_times(ranks: Ranks) -> Table:
     """Return the median step of each rank; of the recording if no steps are known.
 
     Columns: place (in `find_members`), n_steps, step_ns, compute_ns, exposed_ns (communication not
-    overlapped with compute), has_messages. Ranks without device work are left out. If some ranks
-    have no steps in the window (the clocks differ that much), the result covers the whole
-    recording.
+    overlapped with compute), has_messages, n_collectives. Ranks without device work are left out.
+    If some ranks have no steps in the window (the clocks differ that much), the result covers the
+    whole recording.
     """
     members, hull = find_members(ranks), ranks.span.hull
     # With different clocks, a gap between the windows of one rank is inside a step of another rank.
@@ -107,7 +112,9 @@ def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
         )
         found.append(_measure_rank(part, place, devices, spans, len(rows)))
         found[-1]["has_messages"] = member.process in with_messages
-    names = ("place", "n_steps", "step_ns", "compute_ns", "exposed_ns", "has_messages")
+        is_inside = (work["process"] == member.process) & (work["start_ns"] >= spans[0].min())
+        found[-1]["n_collectives"] = int((is_inside & (work["start_ns"] < spans[1].max())).sum())
+    names = ("place", "n_steps", "step_ns", "compute_ns", "exposed_ns", *_COUNTED)
     return Table({name: np.array([row[name] for row in found], np.int64) for name in names})
 
 
@@ -135,9 +142,13 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     """Return the ranks that do more in their own steps than the others, and wait less for them.
 
     None if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
+    None also if a rank has fewer than 3 collectives, or if only some ranks have steps.
     """
     times = work_times(ranks)
     if len(times) < 2 or (times["exposed_ns"] == 0).all():
+        return None
+    has_steps = times["n_steps"] > 0
+    if times["n_collectives"].min() < _MIN_COLLECTIVES or has_steps.any() != has_steps.all():
         return None
     step_ns = int(np.median(times["step_ns"]))
     compute, exposed = ints(times, "compute_ns", "exposed_ns")

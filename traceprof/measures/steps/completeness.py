@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
+from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin, recorded_host_times
 from traceprof.model.grouping import is_in, pieces_of, rows_by_value, rows_by_values
@@ -66,6 +66,8 @@ class Completeness:
     passes without launches although other passes of similar length have many. ``n_empty``: passes
     without launches where no pass has many. ``n_steps``: number of steps. ``n_thin``: steps that
     lack launches and kernels (`are_thin`). ``has_work``: the recording contains device work.
+    ``signs``: signs that calls or the work of graphs are missing, {} if there are none: the columns
+    of `_find_signs`.
     """
 
     n_lost: Mapping[str, int]
@@ -75,6 +77,7 @@ class Completeness:
     n_steps: int
     n_thin: int
     has_work: bool
+    signs: Mapping[str, int] = field(default_factory=dict)
 
 
 @of_window
@@ -83,6 +86,14 @@ def completeness(trace: Trace) -> Completeness:
     passes, lost = passes_with_launches(trace), lost_launches(trace)
     of_phase = {name: passes["phase"] == PHASES.index(name) for name in _PASSES}
     is_silent, is_empty = passes["is_silent"], passes["is_empty"]
+    whole = trace.whole
+    last_ns = whole.api_calls["start_ns"].max(initial=0)
+    may_lack_calls = (
+        (whole.kernels["graph_node"] != ABSENT).any()
+        or (launches_of(whole, "kernels").call < 0).any()
+        or (whole.ranges["start_ns"] > last_ns).sum() >= _MIN_LOST_COUNT
+        or not len(whole.copies)
+    )
     return Completeness(
         _by_kind(trace, lost) if len(lost) else dict.fromkeys(KINDS, 0),
         {name: int(is_phase.sum()) for name, is_phase in of_phase.items()},
@@ -91,7 +102,108 @@ def completeness(trace: Trace) -> Completeness:
         len(find_steps(trace.whole)),
         int(are_thin(trace).sum()),
         any(len(trace.whole.table(name)) for name in DEVICE_TABLES),
+        _find_signs(whole, int(last_ns)) if may_lack_calls else {},
     )
+
+
+def _find_signs(trace: Trace, last_ns: int) -> dict[str, int]:
+    """Return the signs that calls or the work of graphs are missing.
+
+    kernels: all kernels; unlaunched: those whose launch call is missing although earlier calls were
+    recorded. late_ranges: ranges after the last call, at ``last_ns``, if all earlier ranges of the
+    same name launched work. without_copies: ranges around copies to the GPU, if there is no copy.
+    graph_gap_ns: idle time inside launches of graphs, at the same place in most launches.
+    device_ns: recorded time of all devices.
+    """
+    kernels, ranges = trace.kernels, trace.ranges
+    if trace.info.is_part or trace.info.has_some_devices_only or not len(kernels):
+        return {}
+    found = {
+        "kernels": len(kernels),
+        "graph_gap_ns": _gaps_in_graphs(trace),
+        "device_ns": trace.span.duration_ns * len(np.unique(kernels["device"])),
+        **dict.fromkeys(("unlaunched", "late_ranges", "without_copies"), 0),
+    }
+    if recorded_windows(trace) or not len(trace.api_calls):
+        return found
+    is_late = ranges["start_ns"] > last_ns
+    found["unlaunched"] = _count_unlaunched(trace, launches_of(trace, "kernels").is_known)
+    found["late_ranges"] = _count_late_ranges(trace, is_late)
+    if "copies" in trace.recorded and trace.copies.empty:
+        is_copying = phases_of_ranges(ranges) == PHASES.index("h2d")
+        found["without_copies"] = int((is_copying & ~is_late).sum())
+    return found
+
+
+def _count_unlaunched(trace: Trace, is_known: Bools) -> int:
+    """Return the number of kernels without a launch call that follow a kernel with such a call.
+
+    Kernels of a stream run in the order of their launches, so the calls were recorded. The first
+    kernels of a recording may have been launched before it began.
+    """
+    kernels, found = trace.kernels, 0
+    is_linked = kernels["correlation"] != ABSENT
+    for rows in rows_by_values(kernels["process"], kernels["device"], kernels["stream"]).values():
+        known = is_known[rows]
+        later = rows[int(known.argmax()) :] if known.any() else _NO_ROWS
+        found += int((~is_known[later] & is_linked[later]).sum())
+    return found
+
+
+def _count_late_ranges(trace: Trace, is_late: Bools) -> int:
+    """Return the number of late ranges with a name of which all earlier ranges launched work."""
+    ranges = trace.ranges
+    names, found = ranges["name"], 0
+    is_launch = are_named(trace.api_calls["name"], LAUNCHING)
+    calls_of = rows_by(trace.api_calls, "process")
+    for process, rows in rows_by(ranges, "process").items():
+        calls = calls_of.get(process, _NO_ROWS)
+        launched = trace.api_calls["start_ns"][calls[is_launch[calls]]]
+        counts = count_within(launched, *(column[rows] for column in bounds(ranges)))
+        late = is_late[rows]
+        for of_name in rows_by_value(names.packed[rows]).values():
+            early = of_name[~late[of_name]]
+            if len(early) >= _MIN_LOST_COUNT and (counts[early] > 0).all():
+                found += int(late[of_name].sum())
+    return found
+
+
+_MIN_GRAPH_LAUNCHES: Final = 3
+_MIN_SAME_PLACE_RATIO: Final = 0.8
+_MIN_GRAPH_GAP_NS: Final = 20_000
+_MIN_GAP_FACTOR: Final = 10
+"""A gap in a graph is long if it exceeds this multiple of the median gap of the graph."""
+
+
+def _gaps_in_graphs(trace: Trace) -> int:
+    """Return the length of long gaps at the same place in at least 80% of the launches of a graph.
+
+    The host takes no part in a running graph, so such a gap contains work that was not recorded, or
+    the graph waits for a host function or another stream.
+    """
+    columns = ("process", "device", "correlation", "start_ns", "end_ns", "graph_node")
+    work = Table.stacked([trace.table(name).select(*columns) for name in DEVICE_TABLES])
+    work = work.take((work["graph_node"] != ABSENT) & (work["correlation"] != ABSENT))
+    work = work.in_order("process", "device", "correlation", "start_ns")
+    starts, ends = bounds(work)
+    is_first = are_first(work["process"], work["device"], work["correlation"])
+    launch = np.cumsum(is_first) - 1
+    # Streams of a graph overlap: all earlier work of the launch counts.
+    of_launches = np.split(ends, np.flatnonzero(is_first)[1:])
+    reach = np.concatenate([np.maximum.accumulate(of_launch) for of_launch in of_launches])
+    gaps = np.where(is_first[1:], 0, np.maximum(starts[1:] - reach[:-1], 0))
+    if is_first.all():
+        return 0
+    long_ns = max(_MIN_GRAPH_GAP_NS, _MIN_GAP_FACTOR * float(np.median(gaps[~is_first[1:]])))
+    found = 0
+    later = np.flatnonzero(~is_first)
+    for rows in rows_by_value(work["graph_node"][later]).values():
+        of_node = later[rows]
+        at_long = of_node[gaps[of_node - 1] > long_ns]
+        n, n_long = len(np.unique(launch[of_node])), len(np.unique(launch[at_long]))
+        if n_long >= max(_MIN_GRAPH_LAUNCHES, _MIN_SAME_PLACE_RATIO * n):
+            found += int(gaps[at_long - 1].sum())
+    return found
 
 
 def launches_by_kind(trace: Trace) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from traceprof.measures.rows import Ints
 from traceprof.measures.steps.base import base_of, counted_steps
 from traceprof.measures.steps.ledger import all_steps, ledger_of_window
 from traceprof.measures.steps.measured import measured_steps
-from traceprof.measures.steps.steadiness import find_rise
+from traceprof.measures.steps.steadiness import find_change
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
@@ -89,9 +89,7 @@ def find_drift(ranks: Ranks) -> Drift | None:
     process, step = groups_of(ledger["process"][rows]), groups_of(ledger["step"][rows])
     relative = lengths_ns / process.quantiles(lengths_ns)[process.number]
     series = step.quantiles(relative)
-    place, fall = find_rise(series), find_rise(series[::-1])
-    if place is None and fall is not None:
-        place = len(series) - fall
+    place = find_change(series)
     if place is None:
         return None
     is_late = step.number >= place

@@ -114,11 +114,13 @@ def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
         int(iterations["device_end_ns"].max()),
     )
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
-    inside, whole = (sum(column) for column in zip(*ranks.each(_time_inside, window), strict=True))
+    inside, whole = (
+        sum(column) for column in zip(*ranks.each(kernel_time_inside, window), strict=True)
+    )
     return window if inside >= _MIN_KERNEL_TIME_RATIO * whole else None
 
 
-def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
+def kernel_time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
     """Return the duration of the kernels that begin in ``window``, and of all kernels."""
     length = lengths_of(trace.kernels)
     return int(length[window.holds(trace.kernels["start_ns"])].sum()), int(length.sum())

@@ -173,6 +173,12 @@ def find_rise(durations_ns: Floats) -> int | None:
     return int(np.flatnonzero(durations_ns[:split] <= level_ns + reach_ns)[-1]) + 1
 
 
+def find_change(durations_ns: Floats) -> int | None:
+    """Return the index from which durations are longer, or else shorter, for good; None if not."""
+    rise, fall = find_rise(durations_ns), find_rise(durations_ns[::-1])
+    return rise if rise is not None or fall is None else len(durations_ns) - fall
+
+
 def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bools) -> Ints:
     """Return 1 for each slow and -1 for each fast step among the steady steps of its process.
 

@@ -25,7 +25,8 @@ from traceprof.render.shown import Row
 from traceprof.render.text.tables import WrappingConsole, unbroken
 from traceprof.session.answer import Document
 from traceprof.session.caveats import INCOMPLETE
-from traceprof.session.verdict import LEAST_SHARE, Verdict
+from traceprof.session.shares import LEAST_SHARE
+from traceprof.session.verdict import Verdict
 from traceprof.units import format_duration, format_ratio
 
 _BAR_WIDTH: Final = 60
@@ -267,7 +268,7 @@ def _answer(
 
 
 _LABELS: Final = {
-    **{label: label for label in ("Step time", "Compute", "Idle time", "MFU")},
+    **{label: label for label in ("Step time", "Compute", "Idle time", "MFU", "Range")},
     "Iteration time": "Iteration",
 }
 """The first words of the sentences of a page, and the label that replaces them."""
