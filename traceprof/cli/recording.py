@@ -182,7 +182,9 @@ def try_(
     ] = None,
     steps: Annotated[
         int | None,
-        option("--steps", "Measure N steps per run. Default: enough for 2% precision.", "N", min=2),
+        option(
+            "--steps", "Measure N steps per run. Default: 20 to 200, for 2% precision.", "N", min=2
+        ),
     ] = None,
     minutes: Annotated[
         float,
@@ -193,6 +195,9 @@ def try_(
             min=0,
         ),
     ] = 15.0,
+    runs: Annotated[
+        int, option("--runs", "Run each change at most N times; 3 are necessary.", "N", min=1)
+    ] = 12,
     step_from: StepFrom = None,
     scratch: Annotated[
         bool, option("--scratch", "Run in a temporary copy of the current folder.")
@@ -214,7 +219,7 @@ def try_(
         command,
         tuple(change or ()),
         trace,
-        Wanted(steps, minutes, message),
+        Wanted(steps, minutes, runs, message),
         parse_step_from(step_from),
         scratch,
     )

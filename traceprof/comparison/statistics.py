@@ -31,6 +31,9 @@ _Float64Array: TypeAlias = npt.NDArray[np.float64]
 MIN_STEPS: Final = 5
 """Minimum number of steps for which the variation is estimated."""
 
+MIN_PAIRS: Final = 3
+"""Minimum number of pairs of runs for which the variation is estimated."""
+
 MIN_CHANGE_RATIO: Final = 0.01
 """Minimum change with one run per side: runs of the same program differ by up to this ratio."""
 
@@ -261,6 +264,38 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
         larger_ratio=float(_share_below(np.sort(first), second).mean()),
         why="",
     )
+
+
+def compare_pairs(
+    base: Sequence[float], new: Sequence[float], level: float = _SIGNIFICANCE_LEVEL
+) -> Difference:
+    """Test the difference of runs in pairs: each value of ``new`` is compared with its ``base``.
+
+    Runs of a pair share the state of the machine, so a drift between pairs does not count. A lower
+    significance ``level`` widens the interval.
+    """
+    first, second = (np.log(np.asarray(values, np.float64)) for values in (base, new))
+    changes = second - first
+    means = [float(np.exp(values.mean())) for values in (first, second)]
+    found = _untested(means[0], means[1], len(base), len(new), of_runs=True)
+    n = len(changes)
+    if n < MIN_PAIRS:
+        return found
+    error, middle = float(changes.std(ddof=1)) / math.sqrt(n), float(changes.mean())
+    reach = student_reach(n, level) * error
+    return replace(
+        found,
+        low_ratio=math.expm1(middle - reach),
+        high_ratio=math.expm1(middle + reach),
+        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
+        larger_ratio=float(_share_below(np.sort(first), second).mean()),
+        why="",
+    )
+
+
+def student_reach(n: int, level: float = _SIGNIFICANCE_LEVEL) -> float:
+    """Return half the confidence interval of a mean of ``n`` values, in standard errors."""
+    return _student_quantile(1 - level / 2, n - 1.0)
 
 
 def interval_of_median(values: _Float64Array) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -17,29 +19,33 @@ from traceprof.session.answer import answer
 from traceprof.session.run import open_run
 from traceprof.trying.changes import CODE_CHANGE_ADVICE, changes_to_try, parse_changes
 from traceprof.trying.experiment import Experiment, Wanted, experiment, find_savings, pilot
-from traceprof.trying.judged import ALIKE, FASTER, Outcome
+from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED, Outcome
 from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_copy
 
 _NOTEBOOKS: Final = frozenset(
     {"jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "papermill"}
 )
 _MAX_LISTED_FILES: Final = 8
+_MIN_LOAD_CORES: Final = 0.5
 
 _TRIED: Final = ResultSpec.of("""
     table changes: one row per change, or per set of changes applied together
     key change: the name of the change
-    derived verdict: faster, slower, no difference shown, or the kind of failure
+    derived verdict: faster, slower, no difference shown, not decided, or the kind of failure
     derived saving_ratio: the saving as a share of step time; negative if the change costs time
     derived low_ratio: the lower end of the 95% confidence interval of the saving
     derived high_ratio: the upper end of the 95% confidence interval of the saving
-    derived before_ns: the mean step time of the unchanged program
-    derived after_ns: the mean step time with the change
+    derived runs_count: the number of pairs of an unchanged run and a run with the change
+    derived before_ns: the step time of the unchanged program: the geometric mean of its runs
+    derived after_ns: the step time with the change: the geometric mean of its runs
+    derived before_cpu_ns: the CPU time per step of the unchanged program, as the mean of its runs
+    derived after_cpu_ns: the CPU time per step with the change, as the mean of its runs
     derived saving_ns: the saving per step
     derived predicted_ratio: the saving that the findings of the trace predict
     derived losses: how the losses differ from the losses of the unchanged program
     derived memory_bytes: peak GPU memory with the change; without a GPU, of the process
     derived memory_before_bytes: peak memory of the unchanged program
-    derived reason: the reason for a failure
+    derived reason: the reason for a failure, or what would decide the effect
     derived breaks: risks of the change
     derived lines: the code to add to the program
     table runs: one row per run of the program, in order
@@ -48,6 +54,8 @@ _TRIED: Final = ResultSpec.of("""
     derived steps_count: the number of measured steps
     derived step_ns: the mean step time
     derived median_ns: the median step time
+    derived cpu_ns: the CPU time per step of the program's processes, without loader workers
+    derived load [number]: the number of CPU cores that other programs used during the run
     derived loss [number]: the last loss
     derived memory_bytes: peak memory
     derived took_ns: the duration of the run
@@ -159,7 +167,7 @@ def _make_comparison(request: TryRequest, found: Experiment, changed: Sequence[s
     return Comparison(
         " ".join(request.command),
         results,
-        verdict=tuple(_verdict(outcomes)),
+        verdict=tuple(_verdict(found, outcomes)),
         notes=tuple(_notes(found, changed)),
         about=_ABOUT,
     )
@@ -171,23 +179,37 @@ def _change_row(found: Experiment, outcome: Outcome) -> dict[str, Any]:
     row: dict[str, Any] = {"change": outcome.name, "verdict": outcome.verdict}
     if difference is not None:
         row |= {
+            "runs_count": difference.base_count,
             "before_ns": difference.base,
             "after_ns": difference.new,
             "saving_ns": difference.base - difference.new,
             "saving_ratio": -difference.change_ratio,
             "low_ratio": -difference.high_ratio,
             "high_ratio": -difference.low_ratio,
+            "before_cpu_ns": _mean_cpu_ns(found.base),
+            "after_cpu_ns": _mean_cpu_ns(outcome.runs),
         }
     peaks = [run.peak_bytes for run in found.base if run.peak_bytes is not None]
     return row | {
         "predicted_ratio": outcome.predicted_ratio,
         "losses": outcome.losses,
-        "memory_bytes": last.peak_bytes,
         "memory_before_bytes": max(peaks, default=None),
-        "reason": "" if outcome.failed is None else outcome.failed.reason,
+        "memory_bytes": last.peak_bytes,
+        "reason": (outcome.undecided or "") if outcome.failed is None else outcome.failed.reason,
         "breaks": "; ".join(part.change.breaks for part in outcome.changes),
-        "lines": "; ".join(part.lines for part in outcome.changes),
+        "lines": _lines(found, outcome),
     }
+
+
+def _lines(found: Experiment, outcome: Outcome) -> str:
+    """Return the code to add to the program."""
+    return "; ".join(part.lines_in(found.pilot.facts) for part in outcome.changes)
+
+
+def _mean_cpu_ns(runs: Sequence[TriedRun]) -> float | None:
+    """Return the mean CPU time per step of the runs in which it is known."""
+    known = [run.cpu_ns for run in runs if math.isfinite(run.cpu_ns)]
+    return sum(known) / len(known) if known else None
 
 
 def _run_row(number: int, run: TriedRun) -> dict[str, Any]:
@@ -198,6 +220,8 @@ def _run_row(number: int, run: TriedRun) -> dict[str, Any]:
         "steps_count": len(steps),
         "step_ns": run.mean_ns if steps else None,
         "median_ns": steps[len(steps) // 2] if steps else None,
+        "cpu_ns": run.cpu_ns,
+        "load": run.load,
         "loss": [*run.losses.values()][-1] if run.losses else None,
         "memory_bytes": run.peak_bytes,
         "took_ns": run.took_s * 1e9,
@@ -205,35 +229,59 @@ def _run_row(number: int, run: TriedRun) -> dict[str, Any]:
     }
 
 
-def _verdict(outcomes: Sequence[Outcome]) -> Iterator[Note]:
+def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
     best = next(iter(find_savings(outcomes)), None)
-    if best is not None and best.difference is not None:
-        difference = best.difference
-        yield Note.of(
-            "{change} saves {saved:ns} of {base:ns} per step: {share:ratio} (95% confidence: "
-            "{low:ratio} to {high:ratio})",
-            change=best.name,
-            saved=difference.base - difference.new,
-            base=difference.base,
-            share=-difference.change_ratio,
-            low=-difference.high_ratio,
-            high=-difference.low_ratio,
-        )
-        yield Note.of("add to the program: {lines}", lines="; ".join(p.lines for p in best.changes))
+    if best is not None:
+        yield _effect(best, "{change} saves {cost:ns} of {base:ns} per step: {share:ratio}", -1)
+        yield Note.of("add to the program: {lines}", lines=_lines(found, best))
         if best.losses is not None:
             yield Note.of("losses with this change: {losses}", losses=best.losses)
+    for outcome in outcomes:
+        if outcome.verdict == SLOWER:
+            text = "{change} makes a step {share:ratio} longer: {cost:ns} more than {base:ns}"
+            yield _effect(outcome, text, 1)
+    yield from _without_effect(outcomes, is_best=best is not None)
+    if not outcomes:
+        yield Note("no change applies to the program: use --change to try a specific change")
+
+
+def _without_effect(outcomes: Sequence[Outcome], *, is_best: bool) -> Iterator[Note]:
+    """Yield sentences on the changes that make no difference, and on those without a verdict."""
     unshown = [outcome for outcome in outcomes if outcome.verdict == ALIKE]
-    if best is None and unshown:
+    undecided = [outcome for outcome in outcomes if outcome.verdict == UNDECIDED]
+    if not is_best and unshown and not undecided:
         yield Note("no change makes a significant difference")
     if unshown:
-        reach = max(outcome.reach_ratio for outcome in unshown)
+        reach = max(outcome.bound_ratio for outcome in unshown)
         yield Note.of(
-            "no significant difference, within {reach:ratio}: {names}",
+            "no significant difference, at most {reach:ratio}: {names}",
             names=", ".join(outcome.name for outcome in unshown),
             reach=reach,
         )
-    if not outcomes:
-        yield Note("no change applies to the program: use --change to try a specific change")
+    reasons = [outcome.undecided for outcome in undecided if outcome.undecided is not None]
+    if reasons:
+        yield Note.of(
+            "not decided: {names}; {why}",
+            names=", ".join(outcome.name for outcome in undecided),
+            why=max(reasons, key=lambda reason: reason.values["minutes"]),
+        )
+
+
+def _effect(outcome: Outcome, text: str, sign: int) -> Note:
+    """Return a sentence on an effect; ``sign`` is -1 for a saving, and 1 for an additional cost."""
+    difference = outcome.difference
+    assert difference is not None  # of every outcome that is faster or slower
+    ends = sorted((sign * difference.low_ratio, sign * difference.high_ratio))
+    return Note.of(
+        f"{text} (95% confidence: {{low:ratio}} to {{high:ratio}}; {{runs:count}} runs of each)",
+        change=outcome.name,
+        cost=sign * (difference.new - difference.base),
+        base=difference.base,
+        share=sign * difference.change_ratio,
+        low=ends[0],
+        high=ends[1],
+        runs=difference.base_count,
+    )
 
 
 def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
@@ -244,6 +292,15 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
         steps=found.plan.n_steps,
         warmup=found.plan.warmup,
     )
+    loads = [run.load for run in found.order if math.isfinite(run.load)]
+    if loads and max(loads) >= _MIN_LOAD_CORES:
+        yield Note.of(
+            "other programs used {mean:number} of {cpus:count} CPU cores on average, and up to "
+            "{most:number}: their effect widens the intervals",
+            mean=sum(loads) / len(loads),
+            most=max(loads),
+            cpus=os.cpu_count() or 1,
+        )
     for outcome in found.outcomes():
         predicted = outcome.predicted_ratio
         if (

@@ -75,6 +75,12 @@ def _has_optimizer_without(facts: Facts, option: str) -> bool:
     return any(optimizer.get(option) in (None, False) for optimizer in facts.get("optimizers", ()))
 
 
+def _optimizer_of_torch(facts: Facts) -> str:
+    """Return the class of the program's optimizer; ``Optimizer`` if it is unknown."""
+    kinds = [str(one["kind"]) for one in facts.get("optimizers", ()) if one.get("is_of_torch")]
+    return kinds[0] if kinds else "Optimizer"
+
+
 def _is_wrapped(facts: Facts) -> bool:
     return "DistributedDataParallel" in facts.get("wrappers", ())
 
@@ -214,7 +220,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "fused_optimizer",
             "the optimizer updates many parameters with one kernel",
             "optimizers without a fused implementation raise an error",
-            "torch.optim.AdamW(…, fused=True)",
+            "torch.optim.{optimizer}(…, fused=True)",
             lambda facts: _has_optimizer_without(facts, "fused"),
             ("unfused_optimizer", "looped_optimizer", "launch_bound"),
         ),
@@ -222,7 +228,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "foreach_optimizer",
             "the optimizer updates many parameters at a time",
             "temporary memory of the size of the parameters",
-            "torch.optim.AdamW(…, foreach=True)",
+            "torch.optim.{optimizer}(…, foreach=True)",
             lambda facts: _has_optimizer_without(facts, "foreach"),
             ("looped_optimizer", "launch_bound"),
         ),
@@ -372,13 +378,16 @@ class ChosenChange:
         """The change as the user writes it: ``workers=8``."""
         return f"{self.change.name}={self.value}" if self.value else self.change.name
 
-    @property
-    def lines(self) -> str:
-        """The code to add to the program."""
+    def lines_in(self, facts: Facts) -> str:
+        """Return the code to add to a program with these facts."""
         value = self.value
         if self.change.name == "compile" and value:
             value = f', mode="{value}"'
-        return self.change.lines.replace("{value}", value)
+        if self.change.name == "batch_size" and value.startswith("x"):
+            size = next((loader["batch"] for loader in _loaders(facts) if loader.get("batch")), 0)
+            value = str(size * int(value[1:])) if size else f"{value[1:]} * batch_size"
+        optimizer = _optimizer_of_torch(facts)
+        return self.change.lines.replace("{value}", value).replace("{optimizer}", optimizer)
 
 
 def change_named(name: str) -> Change:
@@ -436,3 +445,11 @@ def predicted_ratio(chosen: ChosenChange, predicted: Mapping[str, float]) -> flo
     """Return the largest predicted saving of a change as a share of the time, or None."""
     savings = [predicted[rule] for rule in chosen.change.rules if rule in predicted]
     return max(savings, default=None)
+
+
+def expected_savings(facts: Facts, predicted: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the savings to expect by finding rule, to decide which change is tried first.
+
+    The first run measures how long the loop waits for batches; a trace predicts the rest.
+    """
+    return {"input_bound": float(facts.get("fetch_ratio") or 0.0), **predicted}

@@ -7,15 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
-from traceprof.comparison.statistics import Difference, compare_steps
+from traceprof.comparison.statistics import (
+    MIN_CHANGE_RATIO,
+    Difference,
+    compare_pairs,
+    student_reach,
+)
 from traceprof.model.results import Note
 from traceprof.trying.changes import ChosenChange
 from traceprof.trying.runs import OK, TriedRun
 
 _BATCH: Final = "batch_size"
-FASTER, SLOWER, ALIKE, UNKNOWN = "faster", "slower", "no difference shown", "not judged"
+FASTER, SLOWER, ALIKE = "faster", "slower", "no difference shown"
+UNDECIDED: Final = "not decided"
+_MAX_REACH_RATIO: Final = 0.05
+"""With a wider interval that contains 0, the effect is not decided."""
+_LEVEL: Final = 0.015
+"""Significance level of one look. traceprof looks after each round, and all looks together have 5%
+(`scripts/false_alarms`)."""
+_MAX_NEEDED_RUNS: Final = 1000
 _MAX_EQUAL_LOSS_RATIO: Final = 1e-6
 
 
@@ -28,6 +38,7 @@ class Outcome:
     difference: Difference | None = None
     losses: Note | None = None
     predicted_ratio: float | None = None
+    undecided: Note | None = None
 
     @property
     def name(self) -> str:
@@ -45,10 +56,43 @@ class Outcome:
         if self.failed is not None:
             return self.failed.failure
         if self.difference is None or not self.difference.is_known:
-            return UNKNOWN
-        if not self.difference.is_shown:
-            return ALIKE
+            return UNDECIDED
+        if not self._is_shown:
+            return ALIKE if self.reach_ratio <= _MAX_REACH_RATIO else UNDECIDED
         return FASTER if self.difference.change_ratio < 0 else SLOWER
+
+    @property
+    def _is_shown(self) -> bool:
+        found = self.difference
+        return (
+            found is not None
+            and found.excludes_zero
+            and abs(found.change_ratio) >= MIN_CHANGE_RATIO
+        )
+
+    @property
+    def bound_ratio(self) -> float:
+        """The largest effect in the interval, as a share of the step time."""
+        difference = self.difference
+        if difference is None or not difference.is_known:
+            return math.inf
+        return max(abs(difference.low_ratio), abs(difference.high_ratio))
+
+    @property
+    def needed_runs(self) -> int:
+        """The number of runs of each side that would decide the effect; 0 if it is unknown."""
+        if not math.isfinite(self.reach_ratio) or self.difference is None:
+            return 0
+        n = self.difference.base_count
+        error = self.reach_ratio / student_reach(n, _LEVEL) * math.sqrt(n)
+        return next(
+            (
+                count
+                for count in range(n + 1, _MAX_NEEDED_RUNS)
+                if student_reach(count, _LEVEL) * error / math.sqrt(count) <= _MAX_REACH_RATIO
+            ),
+            _MAX_NEEDED_RUNS,
+        )
 
     @property
     def saving_ratio(self) -> float:
@@ -71,30 +115,38 @@ class Outcome:
         return (difference.high_ratio - difference.low_ratio) / 2
 
 
-def judged(
+def evaluate(
     changes: Sequence[ChosenChange],
     base: Sequence[TriedRun],
     runs: Sequence[TriedRun],
     predicted: float | None = None,
 ) -> Outcome:
-    """Return the effect of changes: the steps of all changed runs compared with all unchanged ones.
+    """Return the effect of changes: each changed run compared with the unchanged run of its round.
 
-    Steps of one process are correlated, and processes differ. Both widen the interval, because the
-    test treats the series as correlated in time.
+    The unit is the run, not the step: the steps of one process differ less than those of two
+    processes. So the variation of steps does not show how far two unchanged runs differ.
     """
-    finished = [run for run in runs if run.failure == OK and len(run.step_ns)]
     outcome = Outcome(changes, runs, predicted_ratio=predicted)
-    if not finished or outcome.failed is not None:
+    base_of_round = {run.round: run for run in base}
+    pairs = [
+        (base_of_round[run.round], run)
+        for run in runs
+        if run.failure == OK and len(run.step_ns) and run.round in base_of_round
+    ]
+    if not pairs or outcome.failed is not None:
         return outcome
     factor = 1.0
     if any(change.change.name == _BATCH for change in changes):
-        factor = _samples(base[0]) / _samples(finished[0])
+        factor = _samples(pairs[0][0]) / _samples(pairs[0][1])
         if not math.isfinite(factor):
             return outcome
-    before = np.concatenate([run.step_ns for run in base])
-    after = np.concatenate([run.step_ns for run in finished]) * factor
-    difference = compare_steps(before, after, of_means=True)
-    return replace(outcome, difference=difference, losses=losses_of(base, finished))
+    difference = compare_pairs(
+        [before.mean_ns for before, _ in pairs],
+        [after.mean_ns * factor for _, after in pairs],
+        _LEVEL,
+    )
+    losses = losses_of(base, [after for _, after in pairs])
+    return replace(outcome, difference=difference, losses=losses)
 
 
 def _samples(run: TriedRun) -> float:

@@ -78,6 +78,9 @@ class TriedRun:
         ranks_count: the number of ranks.
         exit_code: the exit code of the program.
         took_s: the duration of the run.
+        cpu_ns: the CPU time of the program per step, as the mean of all ranks; NaN if unknown.
+        load: the number of CPU cores that other programs used during the run; NaN if unknown.
+        round: the number of the round, in which every change runs once; -1 for the first run.
     """
 
     changes: Sequence[ChosenChange] = ()
@@ -92,6 +95,9 @@ class TriedRun:
     ranks_count: int = 0
     exit_code: int = 0
     took_s: float = 0.0
+    cpu_ns: float = math.nan
+    load: float = math.nan
+    round: int = -1
 
     @property
     def name(self) -> str:
@@ -120,6 +126,7 @@ def run_once(plan: TryPlan, changes: Sequence[ChosenChange] = ()) -> TriedRun:
         log = folder / "said.txt"
         program = Program(is_apart=True)
         begun_s = time.monotonic()
+        before_s = _cpu_times_of_others()
         overdue: list[float] = []
 
         def watch(running: Program) -> None:
@@ -145,6 +152,7 @@ def run_once(plan: TryPlan, changes: Sequence[ChosenChange] = ()) -> TriedRun:
         if program.n_interrupts or program.signal_passed:
             raise InterruptedTryingError
         took_s = time.monotonic() - begun_s
+        load = max(_cpu_times_of_others() - before_s, 0.0) / max(took_s, 1e-9)
         records = [read_object(path) for path in sorted(folder.glob("try.*.json"))]
         output = read_output_log(log)
         imported_torch = any(folder.glob("process.*.json"))
@@ -152,7 +160,18 @@ def run_once(plan: TryPlan, changes: Sequence[ChosenChange] = ()) -> TriedRun:
     failure, reason = _classify_failure(found, plan, output, code, is_overdue=bool(overdue))
     if not failure and not found.steps_count:
         failure, reason = FAILED, _why_no_steps(plan.command, imported_torch=imported_torch)
-    return replace(found, failure=failure, reason=reason)
+    return replace(found, failure=failure, reason=reason, load=load)
+
+
+def _cpu_times_of_others() -> float:
+    """Return the CPU time in s of all programs but this one and its children; NaN if unknown."""
+    try:
+        with Path("/proc/stat").open("rb") as file:
+            user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return math.nan
+    return (user + nice + system + irq + softirq) / ticks_per_s - sum(os.times()[:4])
 
 
 def _environment(folder: Path, plan: TryPlan, changes: Sequence[ChosenChange]) -> dict[str, str]:
@@ -184,6 +203,11 @@ def _merge_ranks(
         for number, loss in record.get("losses", ()):
             by_step.setdefault(int(number), []).append(float(loss))
     peaks = [int(record["peak_bytes"]) for record in records if record.get("peak_bytes")]
+    cpu_s = [
+        record["cpu_s"] / len(record["step_s"])
+        for record in records
+        if record.get("step_s") and record.get("cpu_s") is not None
+    ]
     first_rank = records[0] if records else {}
     facts = dict(first_rank.get("facts") or {})
     return TriedRun(
@@ -197,6 +221,7 @@ def _merge_ranks(
         ranks_count=len(records),
         exit_code=code,
         took_s=took_s,
+        cpu_ns=float(np.mean(cpu_s)) * 1e9 if cpu_s else math.nan,
     )
 
 
