@@ -25,6 +25,7 @@ from traceprof.findings import (
     managed,
     optimizer,
     pipeline,
+    processor,
     recomputation,
     slow_ranks,
     stalls,
@@ -53,6 +54,7 @@ __all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 RULES: Final[Registry[Rule]] = Registry(
     "rule",
     (
+        processor.cpu_shortage,
         launches.whole_graphs,
         steps.profiler_overhead,
         stalls.loading,

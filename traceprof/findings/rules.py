@@ -29,7 +29,7 @@ from traceprof.processes import PROGRESS
 _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
-_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
+_HOST_RULES: Final = ("cpu_shortage", "profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
@@ -94,7 +94,8 @@ class Finding:
     ``model`` is the assumption behind an estimate. ``one_time_ns`` is a one-time cost (None: the
     cost recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command
     that profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that
-    have this problem as well.
+    have this problem as well. ``is_first``: the other findings can be effects of this one, so it
+    comes before them, whatever it saves.
     """
 
     title: Note
@@ -109,6 +110,7 @@ class Finding:
     ranges: tuple[str, ...] = ()
     ncu: str = ""
     other_subjects: tuple[str, ...] = ()
+    is_first: bool = False
 
 
 _AMD_WORDS: Final = (
@@ -251,7 +253,14 @@ def apply_rules(
             not_checked[checked.name] = str(error)
         PROGRESS.done += 1
     not_checked = {name: _reworded(vendor, reason) for name, reason in not_checked.items()}
-    found.sort(key=lambda item: (item.is_minor, item.weight < _MINOR_RATIO, -item.weight))
+    found.sort(
+        key=lambda item: (
+            item.is_minor,
+            not item.finding.is_first,
+            item.weight < _MINOR_RATIO,
+            -item.weight,
+        )
+    )
     return found, not_checked
 
 

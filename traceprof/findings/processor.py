@@ -1,0 +1,93 @@
+"""The rule on a training thread that waits for a CPU core: its advice comes before all other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Claim, Kind
+from traceprof.findings.context import Context
+from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.measures.rows import rows_by
+from traceprof.measures.steps.ledger import SLOW, USUAL
+from traceprof.measures.steps.measured import measured_steps
+from traceprof.model.results import Note
+from traceprof.model.table import Table
+
+_MIN_WAIT_RATIO: Final = 0.2
+"""Below this share, advice on the rest of the step is still right."""
+_TIMES: Final = ("cpu_ns", "cpu_wait_ns", "period_ns")
+ACTION: Final = (
+    "Free CPU cores: stop other programs (`top`), use fewer threads (`OMP_NUM_THREADS`) and "
+    "DataLoader workers than cores, or raise the CPU limit of the container or job. Then record "
+    "again."
+)
+
+
+@rule(
+    "CPU availability",
+    "a training thread that waits for a CPU core",
+    about=STEPS,
+    show="steps",
+)
+def cpu_shortage(context: Context) -> Iterator[Finding]:
+    """Find a training thread that is ready to run and waits for a CPU core."""
+    table = measured_steps(context.ranks).table if len(context.steps) else Table({})
+    if not set(_TIMES) <= table.columns.keys():
+        raise NotRecordedError(
+            "the waiting of threads for CPU cores was not recorded: use `traceprof record` on Linux"
+        )
+    counted = np.isin(context.kinds, (USUAL, SLOW)) & np.isfinite(table["cpu_wait_ns"])
+    means = {
+        process: [float(table[name][rows][counted[rows]].mean()) for name in _TIMES]
+        for process, rows in rows_by(table, "process").items()
+        if counted[rows].any()
+    }
+    if not means:
+        raise NotRecordedError("no usual step has recorded CPU times")
+    waits = {process: wait / period for process, (_, wait, period) in means.items()}
+    worst = max(waits, key=lambda process: waits[process])
+    if waits[worst] < _MIN_WAIT_RATIO:
+        return
+    ran_ns, waited_ns, period_ns = means[worst]
+    late = [process for process, ratio in waits.items() if ratio >= _MIN_WAIT_RATIO]
+    time = {place: context.analyzed_by_place[place] & context.typical for place in context.places}
+    claim = context.unclaimed(Claim(time).times)
+    # All lost time is claimed: other causes of it cannot be told from the waiting.
+    lost_ratio = context.share(claim)
+    share = min(waits[worst], lost_ratio)
+    attributed = share / lost_ratio if lost_ratio else 0.0
+    yield Finding(
+        title=Note.of(
+            "CPU shortage: process {process} got {got:ratio} of a CPU core, and waited for a core "
+            "for {wait:ratio} of step time",
+            process=worst,
+            got=ran_ns / period_ns,
+            wait=waits[worst],
+        ),
+        claims=(Claim(claim.times, attributed_ratio=attributed),),
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                "its training thread ran for {ran:ns} and waited for {wait:ns} of a step of "
+                "{period:ns} (means of {n:count} steps)",
+                ran=ran_ns,
+                wait=waited_ns,
+                period=period_ns,
+                n=int(counted[table["process"] == worst].sum()),
+            ),
+            *(
+                [Note.of("{n:count} of {of:count} processes wait", n=len(late), of=len(waits))]
+                if len(waits) > 1
+                else []
+            ),
+        ),
+        action=ACTION,
+        caveat="The CPU shortage makes all CPU work longer. Other findings on this trace can be "
+        "effects of it.",
+        other_subjects=("step time variation", "input pipeline", "CPU work between launches"),
+        is_first=True,
+    )
