@@ -223,7 +223,7 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
     program = (
         sys.executable,
         "-c",
-        f"import sys; sys.argv = ['x', 'nothing']; open('model.pt', 'w').write('1');"
+        "import sys, torch; sys.argv = ['x', 'nothing']; torch.save(1, 'model.pt');"
         f"sys.path.insert(0, {str(PROGRAMS)!r});"
         f"exec(open({str(PROGRAMS / 'tried.py')!r}).read())",
     )
@@ -231,7 +231,8 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
     found = tried("", "--scratch", *asked, program=program)
     assert not (tmp_path / "model.pt").exists()
     found = tried("", *asked, program=program)
-    assert any("model.pt" in note["text"] for note in found.found["notes"])
+    notes = " ".join(note["text"] for note in found.found["notes"])
+    assert "the runs wrote 2 files in this folder: log, model.pt" in notes
 
 
 def test_the_runs_are_kept_and_can_be_compared(tried, tmp_path):

@@ -202,6 +202,10 @@ def try_(
     scratch: Annotated[
         bool, option("--scratch", "Run in a temporary copy of the current folder.")
     ] = False,
+    offline: Annotated[
+        bool,
+        option("--offline", "Set WANDB_MODE=offline and the like, so that runs send no metrics."),
+    ] = False,
     *,
     printing: Printing,
     saving: Saving,
@@ -222,6 +226,7 @@ def try_(
         Wanted(steps, minutes, runs, message),
         parse_step_from(step_from),
         scratch,
+        offline,
     )
     experiments = []
 

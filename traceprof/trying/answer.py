@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,7 +77,7 @@ class TryRequest:
 
     ``changes`` are texts such as ``workers=8``. If it is empty, traceprof tries the changes that
     apply to the program, starting with the advice from ``trace``. With ``is_scratch`` the program
-    runs in a copy of the working folder.
+    runs in a copy of the working folder. With ``is_offline`` the usual services receive nothing.
     """
 
     command: Sequence[str]
@@ -85,6 +86,7 @@ class TryRequest:
     wanted: Wanted = field(default_factory=Wanted)
     step_from: str = ""
     is_scratch: bool = False
+    is_offline: bool = False
 
 
 def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
@@ -102,19 +104,24 @@ def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
     say = request.wanted.say
     with ExitStack() as stack:
         here = Path.cwd()
-        plan = TryPlan(request.command, 0, 0, step_from=request.step_from)
+        plan = TryPlan(
+            request.command, 0, 0, step_from=request.step_from, is_offline=request.is_offline
+        )
+        say(_what_runs_do(request))
         if request.is_scratch:
             plan = replace(plan, folder=stack.enter_context(scratch_copy(here, say)))
             before = {}
         else:
-            say("the program writes its files in this folder; use --scratch to run it in a copy")
             before = files_in(here)
         pilot_run = pilot(plan, request.wanted)
         chosen = parse_changes(request.changes, pilot_run.facts) if requested else []
         chosen = chosen or changes_to_try(pilot_run.facts, predicted)
         found = experiment(plan, request.wanted, pilot_run, chosen, predicted)
+        runs = [pilot_run, *found.order]
+        written = {path for run in runs for path in run.written}
         changed = [] if request.is_scratch else changed_files(here, before)
-    compared = _make_comparison(request, found, changed)
+        files = _notes_on_files(here, changed, written, plan.folder or here)
+        compared = _make_comparison(request, found, list(files))
     if request.trace is not None:
         measured = list(_tried_advice(found))
         if measured and request.trace.is_file():
@@ -142,7 +149,7 @@ def _predicted_savings(trace: Path) -> dict[str, float]:
     return best
 
 
-def _make_comparison(request: TryRequest, found: Experiment, changed: Sequence[str]) -> Comparison:
+def _make_comparison(request: TryRequest, found: Experiment, files: Sequence[Note]) -> Comparison:
     outcomes = found.outcomes()
     rows = [_change_row(found, outcome) for outcome in outcomes]
     runs = [_run_row(number, run) for number, run in enumerate(found.order, 1)]
@@ -168,7 +175,7 @@ def _make_comparison(request: TryRequest, found: Experiment, changed: Sequence[s
         " ".join(request.command),
         results,
         verdict=tuple(_verdict(found, outcomes)),
-        notes=tuple(_notes(found, changed)),
+        notes=(*_notes(found), *files),
         about=_ABOUT,
     )
 
@@ -284,7 +291,7 @@ def _effect(outcome: Outcome, text: str, sign: int) -> Note:
     )
 
 
-def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
+def _notes(found: Experiment) -> Iterator[Note]:
     yield Note.of(
         "{runs:count} runs without a profiler, alternating with the unchanged program: mean of "
         "{steps:count} steps per run, after {warmup:count} warm-up steps",
@@ -316,13 +323,43 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
             )
     for remark in found.remarks:
         yield Note(remark)
-    if changed:
-        yield Note.of(
-            "the runs wrote {n:count} file(s) in this folder: {names}",
-            n=len(changed),
-            names=", ".join(changed[:_MAX_LISTED_FILES])
-            + (" …" if len(changed) > _MAX_LISTED_FILES else ""),
-        )
+
+
+def _what_runs_do(request: TryRequest) -> str:
+    """Return what the runs write and send, and the options against that."""
+    writes = "in a copy of this folder" if request.is_scratch else "in this folder"
+    sends = "" if request.is_offline else " and sends data, such as metrics"
+    options = {"--scratch": request.is_scratch, "--offline": request.is_offline}
+    more = " or ".join(name for name, is_given in options.items() if not is_given)
+    return f"the program runs for real: it writes files {writes}{sends}" + (
+        f"; use {more} to prevent this" if more else ""
+    )
+
+
+def _notes_on_files(
+    here: Path, changed: Sequence[str], written: Collection[str], folder: Path
+) -> Iterator[Note]:
+    """Yield notes on the files that the runs wrote, and on others that changed meanwhile.
+
+    ``changed`` are the files in the current folder that changed. ``written`` are the paths that the
+    program opened for writing; it ran in ``folder``, which may be a copy.
+    """
+    real = {os.path.realpath(path) for path in written}
+    inside = [name for name in changed if os.path.realpath(here / name) in real]
+    temporary = (str(folder.resolve()), os.path.realpath(tempfile.gettempdir()))
+    outside = sorted(
+        path for path in real if Path(path).exists() and not path.startswith(temporary)
+    )
+    others = sorted(set(changed) - set(inside))
+    for names, text in (
+        (inside, "the runs wrote {n:count} file(s) in this folder: {names}"),
+        (outside, "the runs wrote {n:count} file(s) outside this folder: {names}"),
+        (others, "{n:count} other file(s) in this folder changed during the runs: {names}"),
+    ):
+        if names:
+            more = len(names) - _MAX_LISTED_FILES
+            listed = [*names[:_MAX_LISTED_FILES], *([f"{more} more"] if more > 0 else [])]
+            yield Note.of(text, n=len(names), names=", ".join(listed))
 
 
 def _tried_advice(found: Experiment) -> Iterator[tried.TriedAdvice]:

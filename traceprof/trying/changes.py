@@ -8,13 +8,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.registries import Registry
-
-Facts = Mapping[str, Any]
-"""What the hooks found in the program: see `_facts_of` in ``trying`` of the runtime."""
+from traceprof.trying.facts import (
+    Facts,
+    has_loader_without_workers,
+    has_modules,
+    has_optimizer_without,
+    is_in_32_bits,
+    is_on_gpu,
+    is_wrapped,
+    loaders,
+    optimizer_of_torch,
+    other_threads,
+    usual_workers,
+)
 
 _LOSSES_COMPARED: Final = "traceprof compares the losses with the losses of the unchanged program"
 _LOSSES_SAME: Final = "the losses stay the same: the change does not affect the computation"
@@ -51,54 +61,6 @@ class Change:
     has_commas: bool = False
 
 
-def _is_on_gpu(facts: Facts) -> bool:
-    return bool(facts.get("on_gpu"))
-
-
-def _loaders(facts: Facts) -> list[dict[str, Any]]:
-    return [loader for loader in facts.get("loaders", ()) if isinstance(loader, dict)]
-
-
-def _has_modules(facts: Facts, *names: str) -> bool:
-    return any(facts.get("modules", {}).get(name) for name in names)
-
-
-def _is_in_32_bits(facts: Facts) -> bool:
-    """Return whether most parameters are float32 and autocast is off."""
-    types = facts.get("parameters", {})
-    whole = sum(types.values())
-    return bool(whole) and types.get("torch.float32", 0) > whole / 2 and not facts["is_autocast"]
-
-
-def _has_optimizer_without(facts: Facts, option: str) -> bool:
-    """Return whether a torch optimizer supports an option but does not use it."""
-    return any(optimizer.get(option) in (None, False) for optimizer in facts.get("optimizers", ()))
-
-
-def _optimizer_of_torch(facts: Facts) -> str:
-    """Return the class of the program's optimizer; ``Optimizer`` if it is unknown."""
-    kinds = [str(one["kind"]) for one in facts.get("optimizers", ()) if one.get("is_of_torch")]
-    return kinds[0] if kinds else "Optimizer"
-
-
-def _is_wrapped(facts: Facts) -> bool:
-    return "DistributedDataParallel" in facts.get("wrappers", ())
-
-
-def _has_loader_without_workers(facts: Facts) -> bool:
-    return any(not loader["workers"] and not loader["is_stream"] for loader in _loaders(facts))
-
-
-def _usual_workers(facts: Facts) -> str:
-    return str(max(1, min(8, int(facts.get("cpus") or 1))))
-
-
-def _other_threads(facts: Facts) -> str:
-    """Return the number of CPUs if fewer threads are used, otherwise half of it."""
-    cpus, threads = int(facts.get("cpus") or 1), int(facts.get("threads") or 1)
-    return str(cpus if threads < cpus else max(1, cpus // 2))
-
-
 CHANGES: Final[Registry[Change]] = Registry(
     "change",
     (
@@ -107,9 +69,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "worker processes load batches ahead of the loop",
             "memory per worker; datasets with locks or open files; random augmentation",
             "DataLoader(…, num_workers={value}, persistent_workers=True)",
-            _has_loader_without_workers,
+            has_loader_without_workers,
             ("input_bound",),
-            usual=_usual_workers,
+            usual=usual_workers,
         ),
         Change(
             "prefetch_factor",
@@ -117,7 +79,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "host memory",
             "DataLoader(…, prefetch_factor={value})",
             lambda facts: any(
-                loader["workers"] and (loader["prefetch"] or 2) < 4 for loader in _loaders(facts)
+                loader["workers"] and (loader["prefetch"] or 2) < 4 for loader in loaders(facts)
             ),
             ("input_bound",),
             _LOSSES_SAME,
@@ -129,7 +91,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the state of a dataset in a worker persists between epochs",
             "DataLoader(…, persistent_workers=True)",
             lambda facts: any(
-                loader["workers"] and not loader["is_persistent"] for loader in _loaders(facts)
+                loader["workers"] and not loader["is_persistent"] for loader in loaders(facts)
             ),
             ("input_bound", "slow_steps"),
             _LOSSES_SAME,
@@ -140,7 +102,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "host memory that cannot be paged out",
             "DataLoader(…, pin_memory=True)",
             lambda facts: (
-                _is_on_gpu(facts) and any(not loader["is_pinned"] for loader in _loaders(facts))
+                is_on_gpu(facts) and any(not loader["is_pinned"] for loader in loaders(facts))
             ),
             ("pageable_copies", "unpinned_memory"),
             _LOSSES_SAME,
@@ -151,7 +113,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a batch that the CPU changes before the copy has finished",
             "batch.to(device, non_blocking=True)",
             lambda facts: (
-                _is_on_gpu(facts) and any(loader["is_pinned"] for loader in _loaders(facts))
+                is_on_gpu(facts) and any(loader["is_pinned"] for loader in loaders(facts))
             ),
             ("blocking_copies", "exposed_copies", "host_sync"),
             _LOSSES_SAME,
@@ -162,7 +124,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last); "
             "x = x.to(memory_format=torch.channels_last)",
-            lambda facts: _has_modules(facts, "Conv2d", "ConvTranspose2d"),
+            lambda facts: has_modules(facts, "Conv2d", "ConvTranspose2d"),
             ("layout_conversion",),
         ),
         Change(
@@ -171,7 +133,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last_3d); "
             "x = x.to(memory_format=torch.channels_last_3d)",
-            lambda facts: _has_modules(facts, "Conv3d", "ConvTranspose3d"),
+            lambda facts: has_modules(facts, "Conv3d", "ConvTranspose3d"),
             ("layout_conversion",),
         ),
         Change(
@@ -179,7 +141,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "GEMMs and convolutions run in bfloat16 (autocast)",
             "precision of three digits instead of seven",
             "with torch.autocast(device, dtype=torch.bfloat16): …",
-            _is_in_32_bits,
+            is_in_32_bits,
             ("precision",),
         ),
         Change(
@@ -194,7 +156,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "GEMMs run in TF32: 10-bit mantissas on tensor cores",
             "products with three digits instead of seven",
             "torch.backends.cuda.matmul.allow_tf32 = True",
-            lambda facts: _is_on_gpu(facts) and _is_in_32_bits(facts) and not facts["is_tf32"],
+            lambda facts: is_on_gpu(facts) and is_in_32_bits(facts) and not facts["is_tf32"],
             ("precision",),
         ),
         Change(
@@ -211,9 +173,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a new measurement for every new shape; different algorithms in different runs",
             "torch.backends.cudnn.benchmark = True",
             lambda facts: (
-                _is_on_gpu(facts)
+                is_on_gpu(facts)
                 and not facts["is_benchmark"]
-                and _has_modules(facts, "Conv1d", "Conv2d", "Conv3d")
+                and has_modules(facts, "Conv1d", "Conv2d", "Conv3d")
             ),
         ),
         Change(
@@ -221,7 +183,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the optimizer updates many parameters with one kernel",
             "optimizers without a fused implementation raise an error",
             "torch.optim.{optimizer}(…, fused=True)",
-            lambda facts: _has_optimizer_without(facts, "fused"),
+            lambda facts: has_optimizer_without(facts, "fused"),
             ("unfused_optimizer", "looped_optimizer", "launch_bound"),
         ),
         Change(
@@ -229,7 +191,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the optimizer updates many parameters at a time",
             "temporary memory of the size of the parameters",
             "torch.optim.{optimizer}(…, foreach=True)",
-            lambda facts: _has_optimizer_without(facts, "foreach"),
+            lambda facts: has_optimizer_without(facts, "foreach"),
             ("looped_optimizer", "launch_bound"),
         ),
         Change(
@@ -245,7 +207,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "torch.compile compiles the outermost module",
             "minutes of compilation; graph breaks; changing shapes",
             "model = torch.compile(model{value})",
-            lambda facts: _is_on_gpu(facts) and not _has_modules(facts, "OptimizedModule"),
+            lambda facts: is_on_gpu(facts) and not has_modules(facts, "OptimizedModule"),
             ("launch_bound", "fusable_kernels", "small_kernels"),
         ),
         Change(
@@ -260,7 +222,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DDP reduces gradients in larger buckets",
             "less overlap with the backward pass if the buckets are too large",
             "DistributedDataParallel(…, bucket_cap_mb={value})",
-            _is_wrapped,
+            is_wrapped,
             ("small_buckets", "exposed_communication"),
             _LOSSES_COMPARED,
             lambda _facts: "100",
@@ -270,7 +232,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "gradients are views of the DDP buckets: no copies, less memory",
             "code that replaces gradients",
             "DistributedDataParallel(…, gradient_as_bucket_view=True)",
-            _is_wrapped,
+            is_wrapped,
             ("exposed_communication",),
             _LOSSES_SAME,
         ),
@@ -286,7 +248,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DDP sends gradients in 16 bits",
             "gradients outside the range or precision of 16 bits",
             "model.register_comm_hook(None, default_hooks.{value}_compress_hook)",
-            _is_wrapped,
+            is_wrapped,
             ("exposed_communication", "host_communication"),
             _LOSSES_COMPARED,
             lambda _facts: "bf16",
@@ -296,10 +258,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "CPU operators use this number of threads",
             "a different order of summation",
             "OMP_NUM_THREADS={value}",
-            lambda facts: not _is_on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
+            lambda facts: not is_on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
             ("host_code",),
             _LOSSES_COMPARED,
-            _other_threads,
+            other_threads,
             lambda value: {"OMP_NUM_THREADS": value, "MKL_NUM_THREADS": value},
         ),
         Change(
@@ -384,9 +346,9 @@ class ChosenChange:
         if self.change.name == "compile" and value:
             value = f', mode="{value}"'
         if self.change.name == "batch_size" and value.startswith("x"):
-            size = next((loader["batch"] for loader in _loaders(facts) if loader.get("batch")), 0)
+            size = next((loader["batch"] for loader in loaders(facts) if loader.get("batch")), 0)
             value = str(size * int(value[1:])) if size else f"{value[1:]} * batch_size"
-        optimizer = _optimizer_of_torch(facts)
+        optimizer = optimizer_of_torch(facts)
         return self.change.lines.replace("{value}", value).replace("{optimizer}", optimizer)
 
 

@@ -5,10 +5,14 @@ time is read, only before the first and after the last measured step. Losses are
 read at the end.
 """
 
+import builtins
+import functools
 import gc
+import io
 import os
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from time import perf_counter, process_time
 
@@ -31,6 +35,7 @@ def install_trying(torch):
     session.at_end(trial.write)
     _keep_losses(torch, trial)
     _watch_loaders(trial)
+    _watch_files(torch)
 
 
 def _seed(torch):
@@ -273,6 +278,58 @@ def _watch_loaders(trial):
         )
 
     DataLoader.__init__ = __init__
+
+
+def _watch_files(torch):
+    """Note the paths that the program opens for writing, one per line of ``written.PID``.
+
+    A file that a library writes in C++ without Python is not noted, except by ``torch.save``.
+    """
+    noted = set()
+
+    def note(path):
+        try:
+            path = os.path.abspath(os.fsdecode(path))
+        except (TypeError, ValueError):  # a descriptor, or an object with the methods of a file
+            return
+        if path in noted or path.startswith((settings.DIRECTORY, "/dev/", "/proc/")):
+            return
+        noted.add(path)
+        name = os.path.join(settings.DIRECTORY, "written.%d" % os.getpid())
+        with suppress(OSError):
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(file, os.fsencode(path) + b"\n")
+            os.close(file)
+
+    original_open, save = builtins.open, torch.save
+
+    @functools.wraps(original_open)
+    def open_file(file, mode="r", *args, **kwargs):
+        opened = original_open(file, mode, *args, **kwargs)
+        if isinstance(mode, str) and set(mode) & set("wax+"):
+            note(file)
+        return opened
+
+    @functools.wraps(save)
+    def save_file(obj, f, *args, **kwargs):
+        note(f)
+        return save(obj, f, *args, **kwargs)
+
+    builtins.open = io.open = open_file
+    torch.save = save_file
+    for name in ("rename", "replace"):
+        setattr(os, name, _with_note(getattr(os, name), note))
+
+
+def _with_note(function, note):
+    """Return a function that moves a file, and notes the new path."""
+
+    @functools.wraps(function)
+    def move(src, dst, *args, **kwargs):
+        function(src, dst, *args, **kwargs)
+        note(dst)
+
+    return move
 
 
 def _end_program():
