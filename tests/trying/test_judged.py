@@ -13,11 +13,15 @@ from traceprof.errors import UsageError
 from traceprof.render.formatting import sentences
 from traceprof.trying.changes import (
     CHANGES,
+    LOSS_CURVE,
+    OTHER_TRAINING,
+    SAME_LOSSES,
     change_named,
     changes_to_try,
     parse_changes,
     predicted_ratio,
 )
+from traceprof.trying.experiment import find_savings
 from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED, evaluate, losses_of
 from traceprof.trying.runs import DIVERGED, TriedRun
 
@@ -131,6 +135,38 @@ def test_without_losses_nothing_is_said_of_them():
     assert losses_of([run(1)], [run(1)]) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "factor", "shift", "is_broken"),
+    [
+        ("checkpoint", 1.0, 0.0, False),
+        ("checkpoint", 1.0005, 0.0, False),  # rounding
+        ("checkpoint", 1.01, 0.0, True),
+        ("bf16", 1.01, 0.0, False),
+        ("bf16", 1.0, 0.3, True),
+        ("accumulate=4", 2.0, 0.0, False),  # a different training run
+        ("accumulate=4,bf16", 2.0, 0.0, False),
+    ],
+)
+def test_what_must_stay_equal_is_checked(change, factor, shift, is_broken):
+    """A curve from 2.0 to 1.2 whose steps scatter by 0.05: a shift of 0.3 is no noise."""
+    chance = np.random.default_rng(3)
+    curve = 2 - 0.02 * np.arange(40) + chance.normal(0, 0.05, 40)
+    base = [run(100, seed=i, round=i, losses=dict(enumerate(curve))) for i in range(3)]
+    losses = dict(enumerate(curve * factor + shift))
+    runs = [run(50, seed=9 + i, round=i, losses=losses) for i in range(3)]
+    found = evaluate(parse_changes([change]), base, runs)
+    assert found.verdict == FASTER
+    assert (found.broken is not None) == is_broken
+    assert list(find_savings([found])) == ([] if is_broken else [found])
+
+
+def test_losses_that_differ_between_unchanged_runs_are_noise():
+    curves = [np.full(40, level) for level in (1.0, 1.02, 1.01)]
+    base = [run(100, seed=i, round=i, losses=dict(enumerate(one))) for i, one in enumerate(curves)]
+    runs = [run(90, seed=9 + i, round=i, losses=dict.fromkeys(range(40), 1.03)) for i in range(3)]
+    assert evaluate(parse_changes(["checkpoint"]), base, runs).broken is None
+
+
 FACTS = {
     "on_gpu": True,
     "modules": {"Conv2d": 3},
@@ -213,7 +249,7 @@ def test_every_change_tells_all_of_itself():
         assert one.about
         assert one.breaks
         assert one.lines
-        assert one.checked
+        assert one.equal in (SAME_LOSSES, LOSS_CURVE, OTHER_TRAINING)
         assert change_named(one.name) is one
         assert (
             one.needs_value

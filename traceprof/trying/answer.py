@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from traceprof.recording.program import find_program
 from traceprof.session import tried
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
-from traceprof.trying.changes import CODE_CHANGE_ADVICE, changes_to_try, parse_changes
+from traceprof.trying.changes import changes_to_try, parse_changes
 from traceprof.trying.experiment import Experiment, Wanted, experiment, find_savings, pilot
 from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED, Outcome
 from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_copy
@@ -44,6 +44,8 @@ _TRIED: Final = ResultSpec.of("""
     derived saving_ns: the saving per step
     derived predicted_ratio: the saving that the findings of the trace predict
     derived losses: how the losses differ from the losses of the unchanged program
+    derived equal: what must stay equal with the change
+    derived broken: what had to stay equal and did not; empty if nothing did
     derived memory_bytes: peak GPU memory with the change; without a GPU, of the process
     derived memory_before_bytes: peak memory of the unchanged program
     derived reason: the reason for a failure, or what would decide the effect
@@ -68,6 +70,14 @@ UNTRIED: Final = ResultSpec.of("""
     derived saving_ratio: the predicted saving as a share of step time
     derived advice: what to do
     """)
+_CODE_CHANGE_ADVICE: Final[Mapping[str, str]] = {
+    "host_sync": "Keep losses on the GPU and read them every 50 steps: the program waits for the "
+    "GPU in .item(), .cpu(), or print.",
+    "host_code": "Move Python work out of the training loop.",
+    "slow_steps": "Log, evaluate, and save checkpoints less often: single steps take longer.",
+    "straggler": "Check the data and the machine of the straggler: the other ranks wait for it.",
+}
+"""Advice for findings that need a change of the program's code."""
 _ABOUT: Final = {TRIED: "effect of each change", "untried": "advice that needs code changes"}
 
 
@@ -164,9 +174,9 @@ def _make_comparison(request: TryRequest, found: Experiment, files: Sequence[Not
         )
     }
     untried = [
-        {"rule": rule, "saving_ratio": ratio, "advice": CODE_CHANGE_ADVICE[rule]}
+        {"rule": rule, "saving_ratio": ratio, "advice": _CODE_CHANGE_ADVICE[rule]}
         for rule, ratio in sorted(found.predicted.items(), key=lambda item: -item[1])
-        if rule in CODE_CHANGE_ADVICE
+        if rule in _CODE_CHANGE_ADVICE
     ]
     if untried:
         table = UNTRIED.table("untried").of_rows(untried)
@@ -200,6 +210,8 @@ def _change_row(found: Experiment, outcome: Outcome) -> dict[str, Any]:
     return row | {
         "predicted_ratio": outcome.predicted_ratio,
         "losses": outcome.losses,
+        "equal": "; ".join(dict.fromkeys(part.change.equal for part in outcome.changes)),
+        "broken": outcome.broken or "",
         "memory_before_bytes": max(peaks, default=None),
         "memory_bytes": last.peak_bytes,
         "reason": (outcome.undecided or "") if outcome.failed is None else outcome.failed.reason,
@@ -244,6 +256,12 @@ def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
         if best.losses is not None:
             yield Note.of("losses with this change: {losses}", losses=best.losses)
     for outcome in outcomes:
+        if outcome.broken is not None:
+            yield Note.of(
+                "do not use {change} without a test: {broken}",
+                change=outcome.name,
+                broken=outcome.broken,
+            )
         if outcome.verdict == SLOWER:
             text = "{change} makes a step {share:ratio} longer: {cost:ns} more than {base:ns}"
             yield _effect(outcome, text, 1)

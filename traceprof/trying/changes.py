@@ -26,8 +26,9 @@ from traceprof.trying.facts import (
     usual_workers,
 )
 
-_LOSSES_COMPARED: Final = "traceprof compares the losses with the losses of the unchanged program"
-_LOSSES_SAME: Final = "the losses stay the same: the change does not affect the computation"
+LOSS_CURVE: Final = "the loss curve, within its noise"
+SAME_LOSSES: Final = "the losses: the change does not affect the computation"
+OTHER_TRAINING: Final = "nothing: the training run is different"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Change:
         lines: the code to add to the program; ``{value}`` stands for the value.
         applies: returns whether to try the change without a request, given the facts; None: never.
         rules: the findings that advise the change.
-        checked: what the losses show.
+        equal: what must stay equal: one of the three constants of this module.
         usual: returns the default value, given the facts; "" if the change needs no value.
         environment: returns environment variables for the program, given the value.
         needs_value: there is no default value.
@@ -54,7 +55,7 @@ class Change:
     lines: str
     applies: Callable[[Facts], bool] | None = None
     rules: Sequence[str] = ()
-    checked: str = _LOSSES_COMPARED
+    equal: str = LOSS_CURVE
     usual: Callable[[Facts], str] = field(default=lambda _facts: "")
     environment: Callable[[str], Mapping[str, str]] = field(default=lambda _value: {})
     needs_value: bool = False
@@ -71,6 +72,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DataLoader(…, num_workers={value}, persistent_workers=True)",
             has_loader_without_workers,
             ("input_bound",),
+            equal=SAME_LOSSES,
             usual=usual_workers,
         ),
         Change(
@@ -82,7 +84,7 @@ CHANGES: Final[Registry[Change]] = Registry(
                 loader["workers"] and (loader["prefetch"] or 2) < 4 for loader in loaders(facts)
             ),
             ("input_bound",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
             lambda _facts: "4",
         ),
         Change(
@@ -94,7 +96,7 @@ CHANGES: Final[Registry[Change]] = Registry(
                 loader["workers"] and not loader["is_persistent"] for loader in loaders(facts)
             ),
             ("input_bound", "slow_steps"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "pin_memory",
@@ -105,7 +107,7 @@ CHANGES: Final[Registry[Change]] = Registry(
                 is_on_gpu(facts) and any(not loader["is_pinned"] for loader in loaders(facts))
             ),
             ("pageable_copies", "unpinned_memory"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "non_blocking",
@@ -116,7 +118,7 @@ CHANGES: Final[Registry[Change]] = Registry(
                 is_on_gpu(facts) and any(loader["is_pinned"] for loader in loaders(facts))
             ),
             ("blocking_copies", "exposed_copies", "host_sync"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "channels_last",
@@ -200,7 +202,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that reads gradients after zero_grad",
             "optimizer.zero_grad(set_to_none=True)",
             rules=("launch_bound",),
-            checked=_LOSSES_SAME,
+            equal=SAME_LOSSES,
         ),
         Change(
             "compile",
@@ -224,7 +226,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DistributedDataParallel(…, bucket_cap_mb={value})",
             is_wrapped,
             ("small_buckets", "exposed_communication"),
-            _LOSSES_COMPARED,
+            LOSS_CURVE,
             lambda _facts: "100",
         ),
         Change(
@@ -234,7 +236,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DistributedDataParallel(…, gradient_as_bucket_view=True)",
             is_wrapped,
             ("exposed_communication",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "static_graph",
@@ -250,7 +252,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "model.register_comm_hook(None, default_hooks.{value}_compress_hook)",
             is_wrapped,
             ("exposed_communication", "host_communication"),
-            _LOSSES_COMPARED,
+            LOSS_CURVE,
             lambda _facts: "bf16",
         ),
         Change(
@@ -260,7 +262,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "OMP_NUM_THREADS={value}",
             lambda facts: not is_on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
             ("host_code",),
-            _LOSSES_COMPARED,
+            LOSS_CURVE,
             other_threads,
             lambda value: {"OMP_NUM_THREADS": value, "MKL_NUM_THREADS": value},
         ),
@@ -271,7 +273,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "OMP_PROC_BIND={value}",
             None,
             ("host_code",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
             lambda _facts: "close",
             lambda value: {"OMP_PROC_BIND": value, "OMP_PLACES": "cores"},
         ),
@@ -282,7 +284,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "PYTORCH_CUDA_ALLOC_CONF={value}",
             None,
             ("allocations",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
             lambda _facts: "expandable_segments:True",
             lambda value: {"PYTORCH_CUDA_ALLOC_CONF": value},
             has_commas=True,
@@ -294,7 +296,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "gc.collect(); gc.freeze(); gc.disable()",
             None,
             ("slow_steps", "host_code"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "env",
@@ -311,21 +313,46 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a different training run: learning rate and accuracy change",
             "DataLoader(…, batch_size={value})",
             needs_value=True,
-            checked="the losses are not comparable: the training run is different",
+            equal=OTHER_TRAINING,
+        ),
+        Change(
+            "checkpoint",
+            "repeated blocks keep no activations and run their forward pass again (all, or every "
+            "Nth block)",
+            "batch norm updates its statistics twice; about a third more compute",
+            "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            equal=SAME_LOSSES,
+            usual=lambda _facts: "1",
+        ),
+        Change(
+            "accumulate",
+            "the optimizer steps after N batches, and DDP reduces gradients once (no_sync); "
+            "savings are per batch",
+            "a different training run: the batch is N times as large",
+            "with model.no_sync() for {value} - 1 of {value} batches; (loss / {value}).backward()",
+            rules=("exposed_communication", "unfused_optimizer", "looped_optimizer"),
+            equal=OTHER_TRAINING,
+            usual=lambda _facts: "4",
+        ),
+        Change(
+            "optimizer_8bit",
+            "Adam and AdamW keep their state in 8 bits (requires bitsandbytes)",
+            "optimizer state with two digits; embeddings can need 32 bits",
+            "bitsandbytes.optim.{optimizer}8bit(…)",
+        ),
+        Change(
+            "empty_cache",
+            "the caching allocator returns unused GPU memory every N steps "
+            "(torch_empty_cache_steps)",
+            "new allocations take time",
+            "if step % {value} == 0: torch.cuda.empty_cache()",
+            equal=SAME_LOSSES,
+            usual=lambda _facts: "4",
         ),
     ),
 )
 
 _NAMES: Final = frozenset(change.name for change in CHANGES)
-
-CODE_CHANGE_ADVICE: Final[Mapping[str, str]] = {
-    "host_sync": "Keep losses on the GPU and read them every 50 steps: the program waits for the "
-    "GPU in .item(), .cpu(), or print.",
-    "host_code": "Move Python work out of the training loop.",
-    "slow_steps": "Log, evaluate, and save checkpoints less often: single steps take longer.",
-    "straggler": "Check the data and the machine of the straggler: the other ranks wait for it.",
-}
-"""Advice for findings that need a change of the program's code."""
 
 
 @dataclass(frozen=True, slots=True)

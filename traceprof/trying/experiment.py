@@ -297,8 +297,8 @@ def _try_together(found: Experiment) -> None:
 
 
 def find_savings(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the outcomes that make the program faster, the largest saving first."""
+    """Yield the outcomes that are faster and break nothing, the largest saving first."""
     yield from sorted(
-        (outcome for outcome in outcomes if outcome.verdict == FASTER),
+        (outcome for outcome in outcomes if outcome.verdict == FASTER and outcome.broken is None),
         key=lambda outcome: -outcome.saving_ratio,
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from traceprof.comparison.statistics import (
     MIN_CHANGE_RATIO,
     Difference,
@@ -14,7 +16,7 @@ from traceprof.comparison.statistics import (
     student_reach,
 )
 from traceprof.model.results import Note
-from traceprof.trying.changes import ChosenChange
+from traceprof.trying.changes import LOSS_CURVE, OTHER_TRAINING, ChosenChange
 from traceprof.trying.runs import OK, TriedRun
 
 _BATCH: Final = "batch_size"
@@ -27,11 +29,17 @@ _LEVEL: Final = 0.015
 (`scripts/false_alarms`)."""
 _MAX_NEEDED_RUNS: Final = 1000
 _MAX_EQUAL_LOSS_RATIO: Final = 1e-6
+_MAX_ROUNDING_RATIO: Final = 1e-3
+"""Rounding in another order grows to this ratio within some hundred steps."""
+_MAX_SHIFT_RATIO: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The effect of a change, or of several together; ``difference`` compares step times."""
+    """The effect of a change, or of several together; ``difference`` compares step times.
+
+    ``broken``: what must stay equal, and does not.
+    """
 
     changes: Sequence[ChosenChange]
     runs: Sequence[TriedRun]
@@ -39,6 +47,7 @@ class Outcome:
     losses: Note | None = None
     predicted_ratio: float | None = None
     undecided: Note | None = None
+    broken: Note | None = None
 
     @property
     def name(self) -> str:
@@ -145,8 +154,45 @@ def evaluate(
         [after.mean_ns * factor for _, after in pairs],
         _LEVEL,
     )
-    losses = losses_of(base, [after for _, after in pairs])
-    return replace(outcome, difference=difference, losses=losses)
+    finished = [after for _, after in pairs]
+    return replace(
+        outcome,
+        difference=difference,
+        losses=losses_of(base, finished),
+        broken=_broken_losses([part.change.equal for part in changes], base, finished),
+    )
+
+
+def _broken_losses(
+    equal: Sequence[str], base: Sequence[TriedRun], runs: Sequence[TriedRun]
+) -> Note | None:
+    """Return a sentence if the losses had to stay equal and do not; None without losses.
+
+    Losses are compared with the scatter of unchanged runs, and a loss curve also with the scatter
+    of its steps.
+    """
+    before, after = base[0].losses, runs[0].losses
+    steps = [step for step in before if step in after]
+    if OTHER_TRAINING in equal or not steps:
+        return None
+    spread = max((_largest_gap(before, run.losses, steps) for run in base[1:]), default=0.0)
+    if LOSS_CURVE not in equal:
+        largest = _largest_gap(before, after, steps)
+        if largest <= max(2 * spread, _MAX_ROUNDING_RATIO):
+            return None
+        return Note.of(
+            "the losses must stay the same, but differ by up to {far:ratio}", far=largest
+        )
+    curve, changed = (np.array([losses[step] for step in steps]) for losses in (before, after))
+    shift, level = float((changed - curve).mean()), float(np.abs(curve).mean())
+    noise = float(np.diff(curve).std()) / math.sqrt(len(curve)) if len(curve) > 2 else math.inf
+    if abs(shift) <= max(2 * noise, spread * level, _MAX_SHIFT_RATIO * level):
+        return None
+    return Note.of(
+        "the loss curve must stay within its noise, but is {far:ratio} "
+        + ("higher" if shift > 0 else "lower"),
+        far=abs(shift) / level,
+    )
 
 
 def _samples(run: TriedRun) -> float:

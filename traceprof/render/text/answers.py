@@ -143,6 +143,8 @@ def _change_lines(row: Row) -> Iterator[str]:
     )
     if is_known(row.get("losses")):
         yield f"losses: {value_text(Unit.TEXT, row['losses'])}"
+    if row.get("broken"):
+        yield f"broken: {value_text(Unit.TEXT, row['broken'])}"
     yield from _before_and_after(row, "memory", ("memory_before_bytes", "memory_bytes"), Unit.BYTES)
     if row["verdict"] == "faster":
         yield f"code change: {row['lines']}"

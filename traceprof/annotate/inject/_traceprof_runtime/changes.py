@@ -19,13 +19,20 @@ _LOSS_SCALE = 1024.0  # for fp16; a fixed factor needs no synchronization with t
 
 def install_changes(torch):
     """Make every requested change; end the program with code 97 if one cannot be made."""
+    from .more_changes import MORE_CHANGES
+
     for name, value in settings.CHANGES:
         try:
-            _CHANGES[name](torch, value)
+            (_CHANGES.get(name) or MORE_CHANGES[name])(torch, value)
         except Exception as error:
-            sys.stderr.write("traceprof: cannot apply change %s: %s\n" % (name, error))
-            sys.stderr.flush()
-            os._exit(97)  # an exception would only be reported by the caller
+            refuse(name, error)
+
+
+def refuse(name, reason):
+    """End the program, because a change cannot be made."""
+    sys.stderr.write("traceprof: cannot apply change %s: %s\n" % (name, reason))
+    sys.stderr.flush()
+    os._exit(97)  # an exception would only be reported by the caller
 
 
 def _override_arguments(cls, select_options):
@@ -115,7 +122,7 @@ def _non_blocking(torch, _value):
         setattr(torch.Tensor, name, copy)
 
 
-def _wrap_forward(torch, prepare=None, convert=None, make_context=nullcontext, finish=None):
+def wrap_forward(torch, prepare=None, convert=None, make_context=nullcontext, finish=None):
     """Wrap the calls of outermost modules.
 
     ``prepare`` is called with each module before its first call. ``convert`` is applied to every
@@ -171,7 +178,7 @@ def _change_layout(torch, n_dimensions, memory_format):
             return tensor
         return tensor.contiguous(memory_format=memory_format)
 
-    _wrap_forward(torch, prepare, convert)
+    wrap_forward(torch, prepare, convert)
 
 
 def _channels_last(torch, _value):
@@ -200,7 +207,7 @@ def _change_autocast(torch, dtype):
 
     # Autocast computes losses in float32. The loss is outside this context, so convert its input.
     finish = functools.partial(_to_float32, dtype)
-    _wrap_forward(torch, make_context=make_context, finish=finish)
+    wrap_forward(torch, make_context=make_context, finish=finish)
 
 
 def _to_float32(dtype, tensor):
@@ -276,7 +283,7 @@ def _compile(torch, value):
     if not hasattr(torch.nn.Module, "compile"):
         raise RuntimeError("this version of torch has no Module.compile")
     options = {} if value in ("", "default") else {"mode": value}
-    _wrap_forward(torch, lambda module: module.compile(**options))
+    wrap_forward(torch, lambda module: module.compile(**options))
 
 
 def _sdpa(torch, value):
