@@ -83,3 +83,33 @@ def test_a_gpu_that_is_busy_all_the_time_does_not_wait_for_the_cpu() -> None:
         ran, waited = ran + 10 * MS, waited + 50 * MS
     found = findings_of(in_default_window(builder.build()))
     assert all(one.is_minor for one in found if one.rule == "cpu_shortage")
+
+
+@pytest.mark.parametrize(("waited_ms", "rules"), [(60, ["cpu_shortage"]), (1, [])])
+def test_only_the_device_of_the_waiting_process_loses_its_time(waited_ms: int, rules) -> None:
+    """Process 2 launches late because it waits for a core: half of its GPU time is idle."""
+    builder = TraceBuilder().process(1, rank=0).process(2, rank=1)
+    for process, busy_ms, waits_ms in ((1, 98, 0), (2, 50, waited_ms)):
+        for number in range(21):
+            at = (1 + 100 * number) * MS
+            for metric, per_step_ms in (("thread_cpu_ns", 20), ("thread_cpu_wait_ns", waits_ms)):
+                source = f"process:{process}"
+                builder.sample(metric, at - MS // 2, number * per_step_ms * MS, source=source)
+            if number < 20:
+                builder.step(at, at + 99 * MS, number, process=process)
+                builder.kernel(
+                    "gemm",
+                    at + MS,
+                    at + (1 + busy_ms) * MS,
+                    launched_ns=(at, at + MS // 2),
+                    device=process,
+                    process=process,
+                )
+    found = [
+        one for one in findings_of(in_default_window(builder.build())) if one.rule == "cpu_shortage"
+    ]
+    assert [one.rule for one in found] == rules
+    for one in found:
+        assert "process 2 got 20.0% of a CPU core" in one.title
+        assert "1 of 2 processes wait" in one.evidence
+        assert one.saving_ratio == pytest.approx(0.25, abs=0.02)  # half of one of two devices

@@ -5,6 +5,7 @@ import pytest
 
 from traceprof.errors import RecordingError
 from traceprof.trying import experiment as module
+from traceprof.trying.answer import _tried_advice as tried_advice
 from traceprof.trying.changes import expected_savings, parse_changes, predicted_ratio
 from traceprof.trying.experiment import Wanted, experiment, pilot
 from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED
@@ -187,3 +188,14 @@ def test_a_program_that_fails_by_itself_is_refused(monkeypatch):
     monkeypatch.setattr(module, "run_once", lambda *_: TriedRun(failure=FAILED, reason="exit 3"))
     with pytest.raises(RecordingError, match=r"the unchanged program failed \(fails\): exit 3"):
         pilot(PLAN, Wanted())
+
+
+def test_only_decided_changes_are_measured_savings_of_a_trace(monkeypatch):
+    """A page of the trace says "saved": nothing that one run of each shows may be there."""
+    savings = {"bf16": 0.5, "workers=2": 0.4}
+    _, _, decided = tried(monkeypatch, savings)
+    _, _, undecided = tried(monkeypatch, savings, wanted=Wanted(n_steps=30, minutes=0.2))
+    measured = {one.rule: one.saving_ratio for one in tried_advice(decided)}
+    assert measured["precision"] == pytest.approx(0.5, abs=0.02)
+    assert measured["input_bound"] == pytest.approx(0.4, abs=0.02)
+    assert list(tried_advice(undecided)) == []

@@ -112,11 +112,16 @@ def test_every_second_block_can_be_checkpointed(tmp_path):
     assert json.loads(done.stdout)["calls"] == [5, 5]
 
 
-def test_adam_keeps_its_state_in_8_bits(tmp_path):
+def with_small_optimizers(tmp_path):
+    """Return a folder with a stand-in for bitsandbytes."""
     package = tmp_path / "packages" / "bitsandbytes"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from . import optim")
     (package / "optim.py").write_text(SMALL_OPTIMIZERS)
+    return package.parent
+
+
+def test_adam_keeps_its_state_in_8_bits(tmp_path):
     program = (
         MODEL
         + """
@@ -126,7 +131,7 @@ found = [torch.optim.Adam(model.parameters(), 1e-3, foreach=True),
 print(json.dumps([[type(one).__name__, one.param_groups[0]["weight_decay"]] for one in found]))
 """
     )
-    done = run(tmp_path, program, "optimizer_8bit=", path=package.parent)
+    done = run(tmp_path, program, "optimizer_8bit=", path=with_small_optimizers(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [["Adam8bit", 0.01], ["AdamW8bit", 0.5]]
 
@@ -141,6 +146,11 @@ print(json.dumps([[type(one).__name__, one.param_groups[0]["weight_decay"]] for 
             "the model has no repeated blocks",
         ),
         (
+            "optimizer_8bit=",
+            MODEL + TRAIN,
+            "the program uses neither Adam nor AdamW",
+        ),
+        (
             "empty_cache=4",
             MODEL + TRAIN,
             "the program uses no GPU",
@@ -148,6 +158,7 @@ print(json.dumps([[type(one).__name__, one.param_groups[0]["weight_decay"]] for 
     ],
 )
 def test_a_change_that_cannot_be_made_ends_the_program(tmp_path, change, program, reason):
-    done = run(tmp_path, program, change)
+    path = with_small_optimizers(tmp_path) if "neither" in reason else ""
+    done = run(tmp_path, program, change, path=path)
     assert done.returncode == 97
     assert reason in done.stderr

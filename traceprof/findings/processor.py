@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Kind
+from traceprof.findings.claims import Kind
 from traceprof.findings.context import Context
 from traceprof.findings.rules import STEPS, Finding, rule
 from traceprof.measures.rows import rows_by
 from traceprof.measures.steps.ledger import SLOW, USUAL
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.results import Note
-from traceprof.model.table import Table
 
 _MIN_WAIT_RATIO: Final = 0.2
 """Below this share, advice on the rest of the step is still right."""
@@ -35,7 +35,9 @@ ACTION: Final = (
 )
 def cpu_shortage(context: Context) -> Iterator[Finding]:
     """Find a training thread that is ready to run and waits for a CPU core."""
-    table = measured_steps(context.ranks).table if len(context.steps) else Table({})
+    if not len(context.steps):
+        return
+    table = measured_steps(context.ranks).table
     if not set(_TIMES) <= table.columns.keys():
         raise NotRecordedError(
             "the waiting of threads for CPU cores was not recorded: use `traceprof record` on Linux"
@@ -54,12 +56,13 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
         return
     ran_ns, waited_ns, period_ns = means[worst]
     late = [process for process, ratio in waits.items() if ratio >= _MIN_WAIT_RATIO]
-    time = {place: context.analyzed_by_place[place] & context.typical for place in context.places}
-    claim = context.unclaimed(Claim(time).times)
-    # All lost time is claimed: other causes of it cannot be told from the waiting.
-    lost_ratio = context.share(claim)
-    share = min(waits[worst], lost_ratio)
-    attributed = share / lost_ratio if lost_ratio else 0.0
+    places = _places_of(context, late)
+    # All lost time is claimed: the waiting makes every kind of CPU work longer.
+    claim = context.unclaimed(
+        {place: context.analyzed_by_place[place] & context.typical for place in places}
+    )
+    lost_ratio = context.share(claim) * len(context.places) / max(1, len(places))
+    attributed = min(1.0, waits[worst] / lost_ratio) if lost_ratio else 0.0
     yield Finding(
         title=Note.of(
             "CPU shortage: process {process} got {got:ratio} of a CPU core, and waited for a core "
@@ -68,7 +71,7 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
             got=ran_ns / period_ns,
             wait=waits[worst],
         ),
-        claims=(Claim(claim.times, attributed_ratio=attributed),),
+        claims=(replace(claim, attributed_ratio=attributed),),
         kind=Kind.BOUNDED,
         evidence=(
             Note.of(
@@ -91,3 +94,16 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
         other_subjects=("step time variation", "input pipeline", "CPU work between launches"),
         is_first=True,
     )
+
+
+def _places_of(context: Context, processes: Collection[int]) -> list[int]:
+    """Return the devices of processes; without devices, the places of their ranks."""
+    if context.devices:
+        devices = {device for process, device in context.process_devices if process in processes}
+        return [place for place in context.places if place in devices]
+    parts = list(context.ranks)
+    return [
+        place
+        for place in context.places
+        if np.isin(parts[-1 - place].ranges["process"], list(processes)).any()
+    ]

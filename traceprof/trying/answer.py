@@ -381,8 +381,12 @@ def _notes_on_files(
 
 
 def _tried_advice(found: Experiment) -> Iterator[tried.TriedAdvice]:
-    """Yield the measured savings of single changes, by the rules that advise them."""
+    """Yield the measured savings of single changes, by the rules that advise them.
+
+    A change without a verdict, or one that breaks something, has no measured saving.
+    """
     for outcome in found.outcomes():
-        if len(outcome.changes) == 1 and outcome.difference is not None:
+        is_decided = outcome.verdict in (FASTER, SLOWER, ALIKE) and outcome.broken is None
+        if len(outcome.changes) == 1 and is_decided:
             for rule in outcome.changes[0].change.rules:
                 yield tried.TriedAdvice(rule, outcome.name, outcome.saving_ratio)

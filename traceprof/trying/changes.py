@@ -330,7 +330,6 @@ CHANGES: Final[Registry[Change]] = Registry(
             "savings are per batch",
             "a different training run: the batch is N times as large",
             "with model.no_sync() for {value} - 1 of {value} batches; (loss / {value}).backward()",
-            rules=("exposed_communication", "unfused_optimizer", "looped_optimizer"),
             equal=OTHER_TRAINING,
             usual=lambda _facts: "4",
         ),

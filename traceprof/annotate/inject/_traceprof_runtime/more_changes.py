@@ -94,6 +94,12 @@ def _accumulate(torch, value):
         return forward(self, *args, **kwargs)
 
     ddp.forward = synchronizing
+    _require(n_calls, "accumulate", "the program uses no optimizer of torch")
+
+
+def _require(found, name, reason):
+    """End the program after its first step if the change found nothing to change."""
+    steps.on_boundary(lambda number: number and not found and refuse(name, reason))
 
 
 def _every_nth_step(torch, original, n_batches, n_calls):
@@ -131,24 +137,32 @@ def _optimizer_8bit(torch, _value):
         from bitsandbytes import optim
     except ImportError:
         raise RuntimeError("bitsandbytes is not installed (pip install bitsandbytes)") from None
+    created = []
     for name in ("Adam", "AdamW"):
-        smaller = _without_options(getattr(optim, name + "8bit"))
+        smaller = _without_options(getattr(optim, name + "8bit"), created)
         for module in (torch.optim, getattr(torch.optim, name.lower(), None)):
             if module is not None:
                 setattr(module, name, smaller)
+    _require(created, "optimizer_8bit", "the program uses neither Adam nor AdamW of torch")
 
 
-def _without_options(cls):
-    """Return a subclass that ignores the options that only the optimizers of torch have."""
+def _without_options(cls, created):
+    """Return a subclass that ignores the options that only the optimizers of torch have.
+
+    Its class is appended to ``created`` for every instance.
+    """
     known = inspect.signature(cls.__init__).parameters
 
-    def __init__(self, params, *args, **kwargs):
-        for option in _UNUSED_OPTIONS:
-            if option not in known:
-                kwargs.pop(option, None)
-        cls.__init__(self, params, *args, **kwargs)
+    class Smaller(cls):
+        def __init__(self, params, *args, **kwargs):
+            for option in _UNUSED_OPTIONS:
+                if option not in known:
+                    kwargs.pop(option, None)
+            created.append(cls)
+            super().__init__(params, *args, **kwargs)
 
-    return type(cls.__name__, (cls,), {"__init__": __init__})
+    Smaller.__name__ = cls.__name__
+    return Smaller
 
 
 def _empty_cache(torch, value):
