@@ -7,7 +7,7 @@ import functools
 import inspect
 
 from . import steps
-from .changes import refuse, wrap_forward
+from .changed_calls import refuse, wrap_forward
 
 _UNUSED_OPTIONS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 
