@@ -345,13 +345,13 @@ def _notes(found: Experiment) -> Iterator[Note]:
 
 def _what_runs_do(request: TryRequest) -> str:
     """Return what the runs write and send, and the options against that."""
-    writes = "in a copy of this folder" if request.is_scratch else "in this folder"
-    sends = "" if request.is_offline else " and sends data, such as metrics"
-    options = {"--scratch": request.is_scratch, "--offline": request.is_offline}
-    more = " or ".join(name for name, is_given in options.items() if not is_given)
-    return f"the program runs for real: it writes files {writes}{sends}" + (
-        f"; use {more} to prevent this" if more else ""
-    )
+    options = {
+        "--scratch (a copy of this folder)": request.is_scratch,
+        "--offline (no metrics to the usual services)": request.is_offline,
+    }
+    more = ", ".join(name for name, is_given in options.items() if not is_given)
+    text = "the program runs for real, with its output files, uploads, and metrics"
+    return text + (f"; to limit them, use {more}" if more else "")
 
 
 def _notes_on_files(

@@ -110,8 +110,9 @@ class Experiment:
         minutes = self.wanted.minutes + max(1, needed - n_runs) * round_s / 60
         more_runs = f" --runs {needed}" if needed > self.wanted.max_runs else ""
         return Note.of(
-            f"{{n:count}} run(s) of each; {'about' if is_known else 'at least'} {{needed:count}} "
-            f"are necessary (--minutes {{minutes:count}}{more_runs})",
+            f"{'{n:count} run(s) of each' if n_runs else 'not run'}; "
+            f"{'about' if is_known else 'at least'} {{needed:count}} are necessary "
+            f"(--minutes {{minutes:count}}{more_runs})",
             n=n_runs,
             needed=needed,
             minutes=math.ceil(minutes),
@@ -205,7 +206,8 @@ def _plan_rounds(found: Experiment, names: Sequence[str]) -> Sequence[str]:
     n_steps = found.plan.warmup + found.plan.n_steps
     starting_s = max(0.0, found.pilot.took_s - step_s * (_PILOT_WARMUP + len(found.pilot.step_ns)))
     found.run_s = starting_s + n_steps * step_s
-    n_changes = int(np.clip(found._affordable_runs() / _MIN_ROUNDS - 1, 1, max(1, len(names))))
+    n_rounds = min(_MIN_ROUNDS, found.wanted.max_runs)
+    n_changes = int(np.clip(found._affordable_runs() / n_rounds - 1, 1, max(1, len(names))))
     return names[:n_changes]
 
 

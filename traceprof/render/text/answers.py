@@ -136,7 +136,7 @@ def _change_lines(row: Row) -> Iterator[str]:
         yield value_text(Unit.TEXT, row["reason"])
         if row["verdict"] not in _MEASURED:
             return
-    if is_known(row.get("saving_ratio")) and is_known(row.get("low_ratio")):
+    if is_known(row.get("saving_ratio")):
         yield _change_of_step_time(row)
     yield from _before_and_after(
         row, "CPU time", ("before_cpu_ns", "after_cpu_ns"), Unit.NS, " per step"
@@ -169,6 +169,8 @@ def _change_of_step_time(row: Row) -> str:
         ratios = [-ratios[0], -ratios[2], -ratios[1]]
     share, low, high = (value_text(Unit.RATIO, ratio) for ratio in ratios)
     before, after = (value_text(Unit.NS, row[name]) for name in ("before_ns", "after_ns"))
+    if not is_known(row.get("low_ratio")):
+        return f"{before} → {after} per step: difference {share} (too few runs for an interval)"
     verb = {"slower": "takes", "faster": "saves"}.get(verdict, "difference")
     more = " more" if verdict == "slower" else ""
     text = f"{before} → {after} per step: {verb} {share}{more} (95% CI: {low} to {high})"
