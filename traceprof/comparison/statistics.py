@@ -31,9 +31,6 @@ _Float64Array: TypeAlias = npt.NDArray[np.float64]
 MIN_STEPS: Final = 5
 """Minimum number of steps for which the variation is estimated."""
 
-MIN_PAIRS: Final = 3
-"""Minimum number of pairs of runs for which the variation is estimated."""
-
 MIN_CHANGE_RATIO: Final = 0.01
 """Minimum change with one run per side: runs of the same program differ by up to this ratio."""
 
@@ -138,7 +135,7 @@ def compare_steps(
         _MeanEstimate.of(_share_below(first, shifted)),
     ]
     error, freedom = _difference_error(sides)
-    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    reach = student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     detectable = reach + NormalDist().inv_cdf(_POWER) * error
     low, high, detectable_change = (
         _pair_quantile(first, second, share)
@@ -152,7 +149,7 @@ def compare_steps(
         error, freedom = _difference_error(
             [_MeanEstimate.of(np.log(values)) for values in (base, new)]
         )
-        half = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+        half = student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
         if half < abs(change):
             low, high = change - half, change + half
             smallest = math.expm1(half + NormalDist().inv_cdf(_POWER) * error)
@@ -199,7 +196,7 @@ def _compare_means(
     means = [float(series.mean()) for series in times]
     errors = [side.error / mean for side, mean in zip(sides, means, strict=True)]
     error, freedom = math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
-    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    reach = student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     values = [1 / mean if are_rates else mean for mean in means]
     change = math.log(values[1] / values[0])
     return replace(
@@ -254,7 +251,7 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
         errors = [math.sqrt(spreads[0] / len(base)), math.sqrt(spreads[1] / len(new))]
         freedom = _welch_freedom(errors, [len(base) - 1.0, len(new) - 1.0])
         error = math.hypot(*errors)
-    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    reach = student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     middle = math.log1p(found.change_ratio)
     return replace(
         found,
@@ -264,38 +261,6 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
         larger_ratio=float(_share_below(np.sort(first), second).mean()),
         why="",
     )
-
-
-def compare_pairs(
-    base: Sequence[float], new: Sequence[float], level: float = _SIGNIFICANCE_LEVEL
-) -> Difference:
-    """Test the difference of runs in pairs: each value of ``new`` is compared with its ``base``.
-
-    Runs of a pair share the state of the machine, so a drift between pairs does not count. A lower
-    significance ``level`` widens the interval.
-    """
-    first, second = (np.log(np.asarray(values, np.float64)) for values in (base, new))
-    changes = second - first
-    means = [float(np.exp(values.mean())) for values in (first, second)]
-    found = _untested(means[0], means[1], len(base), len(new), of_runs=True)
-    n = len(changes)
-    if n < MIN_PAIRS:
-        return found
-    error, middle = float(changes.std(ddof=1)) / math.sqrt(n), float(changes.mean())
-    reach = student_reach(n, level) * error
-    return replace(
-        found,
-        low_ratio=math.expm1(middle - reach),
-        high_ratio=math.expm1(middle + reach),
-        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
-        larger_ratio=float(_share_below(np.sort(first), second).mean()),
-        why="",
-    )
-
-
-def student_reach(n: int, level: float = _SIGNIFICANCE_LEVEL) -> float:
-    """Return half the confidence interval of a mean of ``n`` values, in standard errors."""
-    return _student_quantile(1 - level / 2, n - 1.0)
 
 
 def interval_of_median(values: _Float64Array) -> tuple[float, float]:
@@ -399,7 +364,7 @@ class _MeanEstimate:
     @property
     def reach(self) -> float:
         """Half the width of the 95% interval."""
-        return _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, self.freedom) * self.error
+        return student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, self.freedom) * self.error
 
 
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
@@ -457,7 +422,7 @@ def _bandwidth(n: int, correlation: float) -> int:
     return max(1, min(math.ceil(1.1447 * math.cbrt(strength * n)), n // 3))
 
 
-def _student_quantile(p: float, freedom: float) -> float:
+def student_quantile(p: float, freedom: float) -> float:
     """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on.
 
     Values between 1 and 3 are interpolated.

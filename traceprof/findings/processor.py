@@ -29,7 +29,7 @@ ACTION: Final = (
 
 @rule(
     "CPU availability",
-    "a training thread that waits for a CPU core",
+    "the training thread waits for a CPU core",
     about=STEPS,
     show="steps",
 )

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traceprof.comparison.statistics import MIN_PAIRS, interval_of_mean
+from traceprof.comparison.statistics import interval_of_mean
 from traceprof.errors import RecordingError
 from traceprof.model.results import Note
 from traceprof.trying.changes import ChosenChange, expected_savings, predicted_ratio
-from traceprof.trying.judged import FASTER, UNDECIDED, Outcome, evaluate
+from traceprof.trying.judged import FASTER, MIN_PAIRS, UNDECIDED, Outcome, evaluate
 from traceprof.trying.runs import FAILED, OK, InterruptedTryingError, TriedRun, TryPlan, run_once
 
 _UNCHANGED = ""

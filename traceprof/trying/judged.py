@@ -12,8 +12,7 @@ import numpy as np
 from traceprof.comparison.statistics import (
     MIN_CHANGE_RATIO,
     Difference,
-    compare_pairs,
-    student_reach,
+    student_quantile,
 )
 from traceprof.model.results import Note
 from traceprof.trying.changes import LOSS_CURVE, OTHER_TRAINING, ChosenChange
@@ -24,6 +23,8 @@ FASTER, SLOWER, ALIKE = "faster", "slower", "no difference shown"
 UNDECIDED: Final = "not decided"
 _MAX_REACH_RATIO: Final = 0.05
 """With a wider interval that contains 0, the effect is not decided."""
+MIN_PAIRS: Final = 3
+"""Minimum number of runs of each for a verdict."""
 _LEVEL: Final = 0.015
 """Significance level of one look. traceprof looks after each round, and all looks together have 5%
 (`scripts/false_alarms`)."""
@@ -93,12 +94,12 @@ class Outcome:
         if not math.isfinite(self.reach_ratio) or self.difference is None:
             return 0
         n = self.difference.base_count
-        error = self.reach_ratio / student_reach(n, _LEVEL) * math.sqrt(n)
+        error = self.reach_ratio / _reach(n) * math.sqrt(n)
         return next(
             (
                 count
                 for count in range(n + 1, _MAX_NEEDED_RUNS)
-                if student_reach(count, _LEVEL) * error / math.sqrt(count) <= _MAX_REACH_RATIO
+                if _reach(count) * error / math.sqrt(count) <= _MAX_REACH_RATIO
             ),
             _MAX_NEEDED_RUNS,
         )
@@ -149,10 +150,8 @@ def evaluate(
         factor = _samples(pairs[0][0]) / _samples(pairs[0][1])
         if not math.isfinite(factor):
             return outcome
-    difference = compare_pairs(
-        [before.mean_ns for before, _ in pairs],
-        [after.mean_ns * factor for _, after in pairs],
-        _LEVEL,
+    difference = _compare_pairs(
+        [before.mean_ns for before, _ in pairs], [after.mean_ns * factor for _, after in pairs]
     )
     finished = [after for _, after in pairs]
     return replace(
@@ -193,6 +192,35 @@ def _broken_losses(
         + ("higher" if shift > 0 else "lower"),
         far=abs(shift) / level,
     )
+
+
+def _compare_pairs(base: Sequence[float], new: Sequence[float]) -> Difference:
+    """Test the difference of runs in pairs: each value of ``new`` is compared with its ``base``.
+
+    Runs of a pair share the state of the machine, so a drift between pairs does not count.
+    """
+    first, second = (np.log(values) for values in (base, new))
+    n, changes = len(base), second - first
+    middle = float(changes.mean())
+    found = Difference(
+        base=float(np.exp(first.mean())),
+        new=float(np.exp(second.mean())),
+        base_count=n,
+        new_count=n,
+        change_ratio=math.expm1(middle),
+        of_runs=True,
+    )
+    if n < MIN_PAIRS:
+        return replace(found, why="not enough runs")
+    reach = _reach(n) * float(changes.std(ddof=1)) / math.sqrt(n)
+    return replace(
+        found, low_ratio=math.expm1(middle - reach), high_ratio=math.expm1(middle + reach)
+    )
+
+
+def _reach(n: int) -> float:
+    """Return half the interval of a mean of ``n`` values, in standard errors."""
+    return student_quantile(1 - _LEVEL / 2, n - 1.0)
 
 
 def _samples(run: TriedRun) -> float:
