@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from traceprof.errors import RecordingError
+from traceprof.render.formatting import sentences
 from traceprof.trying import experiment as module
 from traceprof.trying.answer import _tried_advice as tried_advice
+from traceprof.trying.answer import _verdict as verdict_of
 from traceprof.trying.changes import expected_savings, parse_changes, predicted_ratio
 from traceprof.trying.experiment import Wanted, experiment, pilot
 from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED
 from traceprof.trying.runs import FAILED, HANGS, InterruptedTryingError, TriedRun, TryPlan
 
+MB = 1_000_000
 PLAN = TryPlan(["python", "train.py"], 0, 0)
 
 
@@ -23,6 +26,7 @@ class Program:
         self.savings, self.noise, self.available = savings, noise, available
         self.interrupt_at, self.drift, self.scatter = interrupt_at, drift, scatter
         self.clock_s = 0.0
+        self.peaks = {"bf16": 40 * MB, "channels_last": 300 * MB}
         self.calls = []
         self.plans = []
         self.chance = np.random.default_rng(1)
@@ -47,6 +51,7 @@ class Program:
             changes,
             step_ns=steps,
             is_whole=n_steps == plan.n_steps,
+            peak_bytes=sum(self.peaks.get(name, 0) for name in names) + 1000 * MB,
             steps_count=min(plan.warmup + plan.n_steps, self.available),
             took_s=2.0,
         )
@@ -199,3 +204,29 @@ def test_only_decided_changes_are_measured_savings_of_a_trace(monkeypatch):
     assert measured["precision"] == pytest.approx(0.5, abs=0.02)
     assert measured["input_bound"] == pytest.approx(0.4, abs=0.02)
     assert list(tried_advice(undecided)) == []
+
+
+def said(found):
+    """Return the sentences of the verdict, without the notes on the measurement."""
+    return list(sentences(list(verdict_of(found, found.outcomes()))))
+
+
+def test_a_saving_says_what_it_costs_and_a_slower_change_is_a_sentence(monkeypatch):
+    _, _, found = tried(monkeypatch, {"channels_last": 0.5, "tf32": -0.25, "gc_freeze": 0.0})
+    lines = said(found)
+    assert lines[0].startswith("channels_last saves ")
+    assert "3 runs of each" in lines[0]
+    assert "peak memory grows by 30.0%, from 1.000 GB to 1.300 GB" in lines
+    (slower,) = [line for line in lines if line.startswith("tf32 makes a step")]
+    assert " longer: 2" in slower
+    assert lines[-1].startswith("no significant difference, at most ")
+
+
+def test_memory_within_the_scatter_of_runs_is_not_reported(monkeypatch):
+    _, _, found = tried(monkeypatch, {"bf16": 0.5})
+    assert not any("memory" in line for line in said(found))
+
+
+def test_without_time_no_sentence_claims_an_effect(monkeypatch):
+    _, _, found = tried(monkeypatch, {"bf16": 0.5}, wanted=Wanted(n_steps=30, minutes=0))
+    assert said(found) == ["not decided: bf16; not run; at least 3 are necessary (--minutes 1)"]

@@ -28,6 +28,8 @@ _NOTEBOOKS: Final = frozenset(
 )
 _MAX_LISTED_FILES: Final = 8
 _MIN_LOAD_CORES: Final = 0.5
+_MIN_GROWTH_RATIO: Final = 0.05
+"""Peak memory of the unchanged program varies by up to this ratio."""
 
 _TRIED: Final = ResultSpec.of("""
     table changes: one row per change, or per set of changes applied together
@@ -255,6 +257,7 @@ def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
         yield Note.of("add to the program: {lines}", lines=_lines(found, best))
         if best.losses is not None:
             yield Note.of("losses with this change: {losses}", losses=best.losses)
+        yield from _memory_growth(found, best)
     for outcome in outcomes:
         if outcome.broken is not None:
             yield Note.of(
@@ -268,6 +271,20 @@ def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
     yield from _without_effect(outcomes, is_best=best is not None)
     if not outcomes:
         yield Note("no change applies to the program: use --change to try a specific change")
+
+
+def _memory_growth(found: Experiment, outcome: Outcome) -> Iterator[Note]:
+    """Yield a sentence if a change needs more memory than every unchanged run."""
+    before, after = (
+        max((run.peak_bytes or 0 for run in runs), default=0) for runs in (found.base, outcome.runs)
+    )
+    if 0 < before * (1 + _MIN_GROWTH_RATIO) < after:
+        yield Note.of(
+            "peak memory grows by {share:ratio}, from {before:bytes} to {after:bytes}",
+            share=after / before - 1,
+            before=before,
+            after=after,
+        )
 
 
 def _without_effect(outcomes: Sequence[Outcome], *, is_best: bool) -> Iterator[Note]:
