@@ -39,8 +39,8 @@ def test_a_process_with_9_percent_of_a_core_needs_cores_and_not_workers() -> Non
     (found,) = rules_of(loop(9, 90))
     assert found.rule == "cpu_shortage"
     assert found.title == (
-        f"CPU shortage: process {PROCESS} got 9.0% of a CPU core, and waited for a core for 90.0% "
-        "of step time"
+        f"CPU shortage: the training thread of process {PROCESS} got 9.0% of a CPU core, and "
+        "waited for a core for 90.0% of step time"
     )
     assert found.saving_ratio == pytest.approx(0.9, abs=0.01)
     assert "Free CPU cores" in found.action

@@ -65,8 +65,8 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
     attributed = min(1.0, waits[worst] / lost_ratio) if lost_ratio else 0.0
     yield Finding(
         title=Note.of(
-            "CPU shortage: process {process} got {got:ratio} of a CPU core, and waited for a core "
-            "for {wait:ratio} of step time",
+            "CPU shortage: the training thread of process {process} got {got:ratio} of a CPU core, "
+            "and waited for a core for {wait:ratio} of step time",
             process=worst,
             got=ran_ns / period_ns,
             wait=waits[worst],
@@ -75,7 +75,7 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
         kind=Kind.BOUNDED,
         evidence=(
             Note.of(
-                "its training thread ran for {ran:ns} and waited for {wait:ns} of a step of "
+                "the thread ran for {ran:ns} and waited for {wait:ns} of a step of "
                 "{period:ns} (means of {n:count} steps)",
                 ran=ran_ns,
                 wait=waited_ns,
