@@ -50,11 +50,14 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
     }
     if not means:
         raise NotRecordedError("no usual step has recorded CPU times")
-    waits = {process: wait / period for process, (_, wait, period) in means.items()}
+    # Waiting at a reading can count for the step before it: both times are at most the step.
+    waits = {
+        process: min(wait, period - ran) / period for process, (ran, wait, period) in means.items()
+    }
     worst = max(waits, key=lambda process: waits[process])
     if waits[worst] < _MIN_WAIT_RATIO:
         return
-    ran_ns, waited_ns, period_ns = means[worst]
+    ran_ns, _, period_ns = means[worst]
     late = [process for process, ratio in waits.items() if ratio >= _MIN_WAIT_RATIO]
     places = _places_of(context, late)
     # All lost time is claimed: the waiting makes every kind of CPU work longer.
@@ -78,7 +81,7 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
                 "the thread ran for {ran:ns} and waited for {wait:ns} of a step of "
                 "{period:ns} (means of {n:count} steps)",
                 ran=ran_ns,
-                wait=waited_ns,
+                wait=waits[worst] * period_ns,
                 period=period_ns,
                 n=int(counted[table["process"] == worst].sum()),
             ),

@@ -219,8 +219,9 @@ THREAD_TIMES: Final[Mapping[str, str]] = {
 }
 """Times of the training thread that the hooks record at step boundaries, since its start."""
 MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values(), *THREAD_TIMES.values())
-_MAX_OVERRUN_NS: Final = 1_000_000
-"""The boundary of a step and the reading of the thread times are not at the same instant."""
+_MAX_OVERRUN_NS: Final = 200_000_000
+"""A thread can wait between the reading of its times and the time of their mark: a container with a
+CPU limit stops it for up to 100 ms. The next step then lacks this time, so sums are right."""
 _SAMPLE_PERIOD_NS: Final = 1_000_000_000
 """Clocks are sampled once per second, so most steps contain no sample."""
 
@@ -268,26 +269,28 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
             _grown(series.get((f"process:{process}", metric)), begin, begin + period)
             for metric in THREAD_TIMES
         ]
-        # Times that exceed the period are those of different threads.
-        is_possible = sum(times) <= period + _MAX_OVERRUN_NS
-        for name, values in zip(THREAD_TIMES.values(), times, strict=True):
-            found[name][rows] = np.where(is_possible, values, np.nan)
+        # Times that exceed the time between the two readings are those of different threads.
+        is_possible = sum(grown for grown, _ in times) <= times[0][1] + _MAX_OVERRUN_NS
+        for name, (grown, _) in zip(THREAD_TIMES.values(), times, strict=True):
+            found[name][rows] = np.where(is_possible, grown, np.nan)
     return {name: values for name, values in found.items() if not np.isnan(values).all()}
 
 
-def _grown(series: _Series | None, begin: Ints, end: Ints) -> Floats:
-    """Return the growth of a counter from ``begin`` to ``end``; NaN without a value for both.
+def _grown(series: _Series | None, begin: Ints, end: Ints) -> tuple[Floats, Floats]:
+    """Return the growth of a counter from ``begin`` to ``end``, and the time between its readings.
 
-    The recorder reads the counter between two steps, so the last value before each is used. It
-    reads no value after the last step if the recording ends there.
+    The recorder reads the counter between two steps, so the last readings before both are used. It
+    does not read it after the last step if the recording ends there. NaN without both readings.
     """
     if series is None:
-        return np.full(len(begin), np.nan)
+        return np.full(len(begin), np.nan), np.full(len(begin), np.nan)
     times, values = series
     first, last = (np.searchsorted(times, at, side="left") for at in (begin, end))
-    padded = np.concatenate(([np.nan], values))
-    grown = padded[last] - padded[first]
-    return np.where((last > first) & (grown >= 0), grown, np.nan)
+    grown, elapsed = (
+        np.concatenate(([np.nan], column))[last] - np.concatenate(([np.nan], column))[first]
+        for column in (values, times)
+    )
+    return np.where((last > first) & (grown >= 0), grown, np.nan), elapsed
 
 
 def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
