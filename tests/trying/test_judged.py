@@ -13,12 +13,16 @@ from traceprof.errors import UsageError
 from traceprof.render.formatting import sentences
 from traceprof.trying.changes import (
     CHANGES,
+    LOSS_CURVE,
+    OTHER_TRAINING,
+    SAME_LOSSES,
     change_named,
     changes_to_try,
     parse_changes,
     predicted_ratio,
 )
-from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNKNOWN, judged, losses_of
+from traceprof.trying.experiment import find_savings
+from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED, evaluate, losses_of
 from traceprof.trying.runs import DIVERGED, TriedRun
 
 DOCS = Path(__file__).parents[2] / "docs" / "try.md"
@@ -32,12 +36,13 @@ def run(mean_ms, *, n_steps=40, seed=0, losses=None, **more):
 
 
 def of(base_ms, new_ms):
-    base = [run(one, seed=i) for i, one in enumerate(base_ms)]
-    return judged(WORKERS, base, [run(one, seed=9 + i) for i, one in enumerate(new_ms)])
+    base = [run(one, seed=i, round=i) for i, one in enumerate(base_ms)]
+    runs = [run(one, seed=9 + i, round=i) for i, one in enumerate(new_ms)]
+    return evaluate(WORKERS, base, runs)
 
 
-def test_what_saves_is_told_with_its_interval():
-    found = of([100, 100], [70, 70])
+def test_a_saving_has_an_interval():
+    found = of([100, 100, 100], [70, 70, 70])
     assert found.verdict == FASTER
     assert found.saving_ratio == pytest.approx(0.3, abs=0.01)
     assert -found.difference.high_ratio < 0.3 < -found.difference.low_ratio
@@ -46,34 +51,66 @@ def test_what_saves_is_told_with_its_interval():
     )
 
 
-def test_what_costs_is_slower_and_what_does_nothing_is_alike():
-    assert of([100, 100], [120, 120]).verdict == SLOWER
-    assert of([100, 100], [100, 100]).verdict == ALIKE
+def test_a_cost_is_slower_and_no_effect_is_no_difference():
+    assert of([100, 100, 100], [120, 120, 120]).verdict == SLOWER
+    assert of([100, 100, 100], [100, 100, 100]).verdict == ALIKE
 
 
-def test_processes_that_differ_widen_the_interval():
-    """Steps of one process are alike: two of each tell less than their many steps."""
-    alike, apart = of([100, 100], [95, 95]), of([100, 110], [95, 104.5])
-    assert apart.reach_ratio > 2 * alike.reach_ratio
-    assert of([100, 110], [103, 107]).verdict == ALIKE
+@pytest.mark.parametrize("new_ms", [[50], [50, 50]])
+def test_fewer_than_three_runs_of_each_have_no_verdict(new_ms):
+    """One program took 181 ms and 152 ms per step in two runs: one run of each proves nothing."""
+    found = of([100] * len(new_ms), new_ms)
+    assert found.verdict == UNDECIDED
+    assert found.needed_runs == 0
 
 
-def test_a_run_that_failed_is_told_so_whatever_the_others_did():
-    failed = TriedRun(failure=DIVERGED, reason="the loss is not finite from step 8 on")
-    found = judged(WORKERS, [run(100)], [run(50), failed])
+def test_the_scatter_of_runs_counts_and_not_that_of_steps():
+    """Steps scatter by 2%, and the runs of the same program by 20%."""
+    base_ms, new_ms = [181, 152, 170, 155], [158, 176, 150, 172]
+    assert of(base_ms, new_ms).verdict == UNDECIDED
+    assert of(base_ms, [one / 4 for one in new_ms]).verdict == FASTER
+
+
+def test_runs_that_are_necessary_are_counted():
+    """Changes of 0, 10, and -10%: 5% need t * 10% / sqrt(n), with t of 2.6 for 29 runs."""
+    found = of([100] * 3, [100, 110.5, 90.5])
+    assert found.verdict == UNDECIDED
+    assert 25 < found.needed_runs < 35
+
+
+def test_a_load_on_whole_rounds_does_not_hide_a_saving():
+    """The machine is busy in the second round: both runs of the round take twice as long."""
+    assert of([100, 200, 100], [80, 160, 80]).verdict == FASTER
+
+
+def test_a_run_without_an_unchanged_run_of_its_round_is_not_compared():
+    base = [run(100, seed=i, round=i) for i in range(3)]
+    runs = [run(70, seed=9 + i, round=i) for i in range(3)]
+    extra = run(700, round=3)
+    assert evaluate(WORKERS, base, [*runs, extra]).difference.base_count == 3
+
+
+def test_a_run_that_failed_is_reported_whatever_the_others_did():
+    failed = TriedRun(failure=DIVERGED, reason="the loss is not finite from step 8 on", round=1)
+    found = evaluate(WORKERS, [run(100, round=0)], [run(50, round=0), failed])
     assert found.verdict == DIVERGED
     assert math.isnan(found.saving_ratio)
 
 
-def test_too_few_steps_are_not_judged():
-    assert judged(WORKERS, [run(100, n_steps=3)], [run(50, n_steps=3)]).verdict == UNKNOWN
-
-
-def test_batches_of_another_size_are_judged_by_the_sample():
-    base = [run(100, facts={"loaders": [{"batch": 8}]})]
-    twice = [run(160, seed=3, facts={"loaders": [{"batch": 16}]})]
-    found = judged(parse_changes(["batch_size=x2"]), base, twice)
+def test_batches_of_another_size_are_compared_per_sample():
+    base = [run(100, round=i, facts={"loaders": [{"batch": 8}]}) for i in range(3)]
+    twice = [run(160, seed=i, round=i, facts={"loaders": [{"batch": 16}]}) for i in range(3)]
+    found = evaluate(parse_changes(["batch_size=x2"]), base, twice)
     assert found.saving_ratio == pytest.approx(0.2, abs=0.01)
+
+
+def test_code_names_the_optimizer_and_the_batch_size_of_the_program():
+    facts = FACTS | {"optimizers": [{"kind": "SGD", "is_of_torch": True}]}
+    fused, batch, unknown = parse_changes(["fused_optimizer", "batch_size=x2", "batch_size=32"])
+    assert fused.lines_in(facts) == "torch.optim.SGD(…, fused=True)"
+    assert batch.lines_in(facts) == "DataLoader(…, batch_size=16)"
+    assert unknown.lines_in({}) == "DataLoader(…, batch_size=32)"
+    assert batch.lines_in({}) == "DataLoader(…, batch_size=2 * batch_size)"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +133,38 @@ def test_losses_are_held_beside_each_other(bases, new, said):
 
 def test_without_losses_nothing_is_said_of_them():
     assert losses_of([run(1)], [run(1)]) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "factor", "shift", "is_broken"),
+    [
+        ("checkpoint", 1.0, 0.0, False),
+        ("checkpoint", 1.0005, 0.0, False),  # rounding
+        ("checkpoint", 1.01, 0.0, True),
+        ("bf16", 1.01, 0.0, False),
+        ("bf16", 1.0, 0.3, True),
+        ("accumulate=4", 2.0, 0.0, False),  # a different training run
+        ("accumulate=4,bf16", 2.0, 0.0, False),
+    ],
+)
+def test_what_must_stay_equal_is_checked(change, factor, shift, is_broken):
+    """A curve from 2.0 to 1.2 whose steps scatter by 0.05: a shift of 0.3 is no noise."""
+    chance = np.random.default_rng(3)
+    curve = 2 - 0.02 * np.arange(40) + chance.normal(0, 0.05, 40)
+    base = [run(100, seed=i, round=i, losses=dict(enumerate(curve))) for i in range(3)]
+    losses = dict(enumerate(curve * factor + shift))
+    runs = [run(50, seed=9 + i, round=i, losses=losses) for i in range(3)]
+    found = evaluate(parse_changes([change]), base, runs)
+    assert found.verdict == FASTER
+    assert (found.broken is not None) == is_broken
+    assert list(find_savings([found])) == ([] if is_broken else [found])
+
+
+def test_losses_that_differ_between_unchanged_runs_are_noise():
+    curves = [np.full(40, level) for level in (1.0, 1.02, 1.01)]
+    base = [run(100, seed=i, round=i, losses=dict(enumerate(one))) for i, one in enumerate(curves)]
+    runs = [run(90, seed=9 + i, round=i, losses=dict.fromkeys(range(40), 1.03)) for i in range(3)]
+    assert evaluate(parse_changes(["checkpoint"]), base, runs).broken is None
 
 
 FACTS = {
@@ -180,7 +249,7 @@ def test_every_change_tells_all_of_itself():
         assert one.about
         assert one.breaks
         assert one.lines
-        assert one.checked
+        assert one.equal in (SAME_LOSSES, LOSS_CURVE, OTHER_TRAINING)
         assert change_named(one.name) is one
         assert (
             one.needs_value

@@ -13,7 +13,7 @@ from tests.recording.conftest import environment_of_test
 from tests.requirements import require
 
 PROGRAMS = Path(__file__).parents[2] / "fixtures" / "programs"
-ONE_ROUND = ("--minutes", "0")
+ONE_ROUND = ("--runs", "1")
 pytestmark = pytest.mark.torch
 
 
@@ -75,25 +75,24 @@ def assert_clocks_agree(found):
 
 
 def test_a_slow_loader_is_mended_by_workers(tried):
-    found = tried("workers", "--change", "workers=6", "--steps", "30")
+    found = tried("workers", "--change", "workers=6", "--steps", "30", "--runs", "3")
     row = found.rows()["workers=6"]
-    assert row["verdict"] == "faster"
+    assert row["verdict"] in ("faster", "not decided")  # not decided: the machine is busy
     assert row["saving_ratio"] > 0.2  # of 30 ms a batch, in six processes, 5 are left
     assert row["losses"]["text"] == "the same"
     assert "num_workers=6" in row["lines"]
     assert_clocks_agree(found)
 
 
-def test_what_nothing_helps_is_claimed_by_nobody(tried):
-    """Whatever the machine does meanwhile: no row claims more than the program's own clock says."""
-    found = tried(
-        "nothing", "--change", "set_to_none,foreach_optimizer", "--steps", "30", *ONE_ROUND
-    )
-    base, *others = [own_mean_ns(row, ends_s) for row, ends_s in pairs_of(found)]
-    for row, own in zip(found.rows().values(), others, strict=True):
-        assert row["low_ratio"] - 0.03 < 1 - own / base < row["high_ratio"] + 0.03
-        if row["verdict"] == "faster":
-            assert row["low_ratio"] > 0
+def test_one_run_of_each_has_no_verdict_whatever_it_measures(tried):
+    changes = "set_to_none,foreach_optimizer,env=NOBODY_READS=1"
+    found = tried("nothing", "--change", changes, "--steps", "30", *ONE_ROUND)
+    for row in found.rows().values():
+        assert row["verdict"] == "not decided"
+        assert row["low_ratio"] is None
+        assert "at least 3 are necessary" in row["reason"]["text"]
+        assert row["before_cpu_ns"] > 0
+    assert all(row["load"] >= 0 for row in found.rows("runs").values())
     assert_clocks_agree(found)
 
 
@@ -111,8 +110,6 @@ def test_what_a_cpu_may_gain_is_measured_whatever_it_gives(tried, monkeypatch, f
     found = tried(fault, "--change", changes, "--steps", "24", *ONE_ROUND)
     runs = found.rows("runs")
     for name, row in found.rows().items():
-        if row["verdict"] not in ("faster", "slower") or "+" in name:
-            continue
         own = [one["step_ns"] for one in runs.values() if one["change"] == name]
         base = [one["step_ns"] for one in runs.values() if not one["change"]]
         saved = 1 - (sum(own) / len(own)) / (sum(base) / len(base))
@@ -160,7 +157,8 @@ def test_ranks_are_changed_alike_and_measured_together(tried):
         program=program,
     )
     row = found.rows()["gradient_as_bucket_view"]
-    assert row["verdict"] in ("faster", "slower", "no difference shown")
+    assert row["verdict"] == "not decided"
+    assert row["after_ns"] > 0
     assert all(one["steps_count"] == 10 for one in found.rows("runs").values())
 
 
@@ -177,12 +175,10 @@ def test_frameworks_are_ended_in_order(tried, shape):
         "set_to_none",
         "--steps",
         "4",
-        "--minutes",
-        "0.01",
+        *ONE_ROUND,
         program=program,
     )
-    row = found.rows()["set_to_none"]
-    assert row["reason"] == ""
+    assert found.rows()["set_to_none"]["verdict"] == "not decided"
     assert all(one["steps_count"] for one in found.rows("runs").values())
 
 
@@ -227,7 +223,7 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
     program = (
         sys.executable,
         "-c",
-        f"import sys; sys.argv = ['x', 'nothing']; open('model.pt', 'w').write('1');"
+        "import sys, torch; sys.argv = ['x', 'nothing']; torch.save(1, 'model.pt');"
         f"sys.path.insert(0, {str(PROGRAMS)!r});"
         f"exec(open({str(PROGRAMS / 'tried.py')!r}).read())",
     )
@@ -235,7 +231,8 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
     found = tried("", "--scratch", *asked, program=program)
     assert not (tmp_path / "model.pt").exists()
     found = tried("", *asked, program=program)
-    assert any("model.pt" in note["text"] for note in found.found["notes"])
+    notes = " ".join(note["text"] for note in found.found["notes"])
+    assert "the runs wrote 2 files in this folder: log, model.pt" in notes
 
 
 def test_the_runs_are_kept_and_can_be_compared(tried, tmp_path):

@@ -182,20 +182,25 @@ def try_(
     ] = None,
     steps: Annotated[
         int | None,
-        option("--steps", "Measure N steps per run. Default: enough for 2% precision.", "N", min=2),
+        option("--steps", "Measure N steps per run. Default: 20 to 200.", "N", min=2),
     ] = None,
     minutes: Annotated[
         float,
         option(
             "--minutes",
-            "Time limit in minutes. No new run starts if it would exceed the limit.",
+            "Time limit in minutes, for all runs together.",
             "N",
             min=0,
         ),
     ] = 15.0,
+    runs: Annotated[int, option("--runs", "Run each change at most N times.", "N", min=1)] = 12,
     step_from: StepFrom = None,
     scratch: Annotated[
         bool, option("--scratch", "Run in a temporary copy of the current folder.")
+    ] = False,
+    offline: Annotated[
+        bool,
+        option("--offline", "Set WANDB_MODE=offline and the like."),
     ] = False,
     *,
     printing: Printing,
@@ -214,9 +219,10 @@ def try_(
         command,
         tuple(change or ()),
         trace,
-        Wanted(steps, minutes, message),
+        Wanted(steps, minutes, runs, message),
         parse_step_from(step_from),
         scratch,
+        offline,
     )
     experiments = []
 

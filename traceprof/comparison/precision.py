@@ -89,10 +89,10 @@ def _bandwidth(n: int, correlation: float) -> int:
 
 def interval_reach(freedom: float, level: float = _SIGNIFICANCE_LEVEL) -> float:
     """Return half the width of an interval in standard errors (Student's t); default: 95%."""
-    return _student_quantile(1 - level / 2, freedom)
+    return student_quantile(1 - level / 2, freedom)
 
 
-def _student_quantile(p: float, freedom: float) -> float:
+def student_quantile(p: float, freedom: float) -> float:
     """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on.
 
     Values between 1 and 3 are interpolated.

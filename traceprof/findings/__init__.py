@@ -28,6 +28,7 @@ from traceprof.findings import (
     offload,
     optimizer,
     pipeline,
+    processor,
     recomputation,
     slow_ranks,
     stalls,
@@ -60,6 +61,7 @@ __all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 RULES: Final[Registry[Rule]] = Registry(
     "rule",
     (
+        processor.cpu_shortage,
         launches.whole_graphs,
         steps.profiler_overhead,
         stalls.loading,

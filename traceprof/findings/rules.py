@@ -20,7 +20,7 @@ from traceprof.processes import PROGRESS
 _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
-_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
+_HOST_RULES: Final = ("cpu_shortage", "profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
@@ -34,7 +34,8 @@ class Finding:
     ``model`` is the assumption behind an estimate. ``one_time_ns`` is a one-time cost (None: the
     cost recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command
     that profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that
-    have this problem as well.
+    have this problem as well. ``is_first``: the other findings can be effects of this one, so it
+    comes before them, whatever it saves.
     """
 
     title: Note
@@ -49,6 +50,7 @@ class Finding:
     ranges: tuple[str, ...] = ()
     ncu: str = ""
     other_subjects: tuple[str, ...] = ()
+    is_first: bool = False
 
 
 _BREAKS: Final = "Look for graph breaks (`TORCH_LOGS=graph_breaks`)"
@@ -220,7 +222,13 @@ def by_saving(found: Iterable[SettledFinding]) -> list[SettledFinding]:
     """Return the findings, the most important first."""
     return sorted(
         found,
-        key=lambda one: (one.is_minor, one.weight < _MINOR_RATIO, one.is_hidden, -one.weight),
+        key=lambda one: (
+            one.is_minor,
+            not one.finding.is_first,
+            one.weight < _MINOR_RATIO,
+            one.is_hidden,
+            -one.weight,
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.excess import ExcessCause, find_cause
 from traceprof.findings.kernel_times import largest, summed, times_of
+from traceprof.findings.processor import ACTION
 from traceprof.findings.rules import SUBJECTS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of, owner_of
@@ -36,6 +37,8 @@ _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_LATE_RATIO: Final = 0.5
 _MIN_MAIN_RATIO: Final = 0.5
 _MAX_STEPS_EXPLAINED: Final = 3
+_MIN_CPU_WAIT_RATIO: Final = 0.3
+"""Minimum share of the excess of slow steps in which their thread waits for a CPU core."""
 _MAX_CLOCK_RATIO: Final = 0.97
 """GPU clocks vary by some steps of 15 MHz without any reason."""
 _ALLOCATOR_COUNTERS: Final = {
@@ -159,9 +162,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         if restarts
         else _DROP_LAST
         if smaller
-        else main.cause.advice(context)
-        if main and main.cause
-        else _advice_on_slow(set(table["grown_phase"][slow].tolist())),
+        else _action(context, main, table, slow),
         caveat="Evaluation or checkpointing without a named range can be intended.",
         window=f"step:{table['step'][worst[0]]}",
         other_subjects=(
@@ -258,6 +259,17 @@ def _starts_of_passes(part: Trace) -> Table:
         fetch_ns[rows] = lengths[following]
     table = starts.select("process", "start_ns")
     return table.assign(begin_ns=lengths_of(starts), fetch_ns=fetch_ns)
+
+
+def _action(
+    context: Context, main: _Reason | None, table: Table, slow: npt.NDArray[np.int64]
+) -> str:
+    """Return the advice on slow steps: on their main cause, on a busy CPU, or on what grew."""
+    if main and main.cause:
+        return main.cause.advice(context)
+    if _wait_ratio(table, slow, context.kinds == USUAL):
+        return ACTION
+    return _advice_on_slow(set(table["grown_phase"][slow].tolist()))
 
 
 def _advice_on_slow(grown: set[str]) -> str:
@@ -359,6 +371,28 @@ def notes_on_machine(
             text += ", throttled (power or heat) {held:ratio} of the time" if throttled > 0 else ""
             yield Note.of(text, clock=round(clock), typical=round(typical), held=throttled)
     yield from _notes_on_allocator(table, slow, usual)
+    if _wait_ratio(table, slow, usual):
+        yield Note.of(
+            "the training thread waits for a CPU core for {wait:ns} per step, and for {typical:ns} "
+            "in the other steps",
+            wait=mean_of(slow_rows["cpu_wait_ns"]),
+            typical=mean_of(usual_rows["cpu_wait_ns"]),
+        )
+
+
+def _wait_ratio(table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]) -> float:
+    """Return the share of the excess of ``slow`` steps that is waiting for a CPU core; 0: little.
+
+    NaN and unknown times count as 0.
+    """
+    if not {"cpu_wait_ns", "period_ns"} <= table.columns.keys():
+        return 0.0
+    wait_ns, period_ns = (
+        mean_of(table[name][slow]) - mean_of(table[name][usual])
+        for name in ("cpu_wait_ns", "period_ns")
+    )
+    ratio = wait_ns / period_ns if period_ns > 0 else 0.0
+    return float(ratio) if ratio >= _MIN_CPU_WAIT_RATIO else 0.0
 
 
 def _notes_on_allocator(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures.rows import mean_of
 from traceprof.measures.steps.base import ITERATION, STEP
 from traceprof.measures.steps.ledger import USUAL
 from traceprof.measures.steps.steadiness import FEWEST_FOR_PERCENTILES, are_long, long_step_period
@@ -98,6 +99,11 @@ def _on_kinds(steps: Result) -> Iterator[Note]:
     if part and grown[part] > (values["long"] - values["short"]) / 2:
         text += "; the longer ones have {more:ns} more {part}"
         values |= {"more": grown[part], "part": _GROWS[part]}
+    waits = first["cpu_wait_ns"] if "cpu_wait_ns" in first else np.full(len(first), np.nan)
+    more_ns = float(mean_of(waits[is_long]) - mean_of(waits[~is_long]))
+    if more_ns > (values["long"] - values["short"]) / 2:
+        text += "; the longer ones wait {waited:ns} more for a CPU core"
+        values["waited"] = more_ns
     yield Note.of(f"{text}.", **values)
 
 

@@ -8,16 +8,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.registries import Registry
+from traceprof.trying.facts import (
+    Facts,
+    has_loader_without_workers,
+    has_modules,
+    has_optimizer_without,
+    is_in_32_bits,
+    is_on_gpu,
+    is_wrapped,
+    loaders,
+    optimizer_of_torch,
+    other_threads,
+    usual_workers,
+)
 
-Facts = Mapping[str, Any]
-"""What the hooks found in the program: see `_facts_of` in ``trying`` of the runtime."""
-
-_LOSSES_COMPARED: Final = "traceprof compares the losses with the losses of the unchanged program"
-_LOSSES_SAME: Final = "the losses stay the same: the change does not affect the computation"
+LOSS_CURVE: Final = "the loss curve, within its noise"
+SAME_LOSSES: Final = "the losses: the change does not affect the computation"
+OTHER_TRAINING: Final = "nothing: the training run is different"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,7 @@ class Change:
         lines: the code to add to the program; ``{value}`` stands for the value.
         applies: returns whether to try the change without a request, given the facts; None: never.
         rules: the findings that advise the change.
-        checked: what the losses show.
+        equal: what must stay equal: one of the three constants of this module.
         usual: returns the default value, given the facts; "" if the change needs no value.
         environment: returns environment variables for the program, given the value.
         needs_value: there is no default value.
@@ -44,53 +55,11 @@ class Change:
     lines: str
     applies: Callable[[Facts], bool] | None = None
     rules: Sequence[str] = ()
-    checked: str = _LOSSES_COMPARED
+    equal: str = LOSS_CURVE
     usual: Callable[[Facts], str] = field(default=lambda _facts: "")
     environment: Callable[[str], Mapping[str, str]] = field(default=lambda _value: {})
     needs_value: bool = False
     has_commas: bool = False
-
-
-def _is_on_gpu(facts: Facts) -> bool:
-    return bool(facts.get("on_gpu"))
-
-
-def _loaders(facts: Facts) -> list[dict[str, Any]]:
-    return [loader for loader in facts.get("loaders", ()) if isinstance(loader, dict)]
-
-
-def _has_modules(facts: Facts, *names: str) -> bool:
-    return any(facts.get("modules", {}).get(name) for name in names)
-
-
-def _is_in_32_bits(facts: Facts) -> bool:
-    """Return whether most parameters are float32 and autocast is off."""
-    types = facts.get("parameters", {})
-    whole = sum(types.values())
-    return bool(whole) and types.get("torch.float32", 0) > whole / 2 and not facts["is_autocast"]
-
-
-def _has_optimizer_without(facts: Facts, option: str) -> bool:
-    """Return whether a torch optimizer supports an option but does not use it."""
-    return any(optimizer.get(option) in (None, False) for optimizer in facts.get("optimizers", ()))
-
-
-def _is_wrapped(facts: Facts) -> bool:
-    return "DistributedDataParallel" in facts.get("wrappers", ())
-
-
-def _has_loader_without_workers(facts: Facts) -> bool:
-    return any(not loader["workers"] and not loader["is_stream"] for loader in _loaders(facts))
-
-
-def _usual_workers(facts: Facts) -> str:
-    return str(max(1, min(8, int(facts.get("cpus") or 1))))
-
-
-def _other_threads(facts: Facts) -> str:
-    """Return the number of CPUs if fewer threads are used, otherwise half of it."""
-    cpus, threads = int(facts.get("cpus") or 1), int(facts.get("threads") or 1)
-    return str(cpus if threads < cpus else max(1, cpus // 2))
 
 
 CHANGES: Final[Registry[Change]] = Registry(
@@ -101,9 +70,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "worker processes load batches ahead of the loop",
             "memory per worker; datasets with locks or open files; random augmentation",
             "DataLoader(…, num_workers={value}, persistent_workers=True)",
-            _has_loader_without_workers,
+            has_loader_without_workers,
             ("input_bound",),
-            usual=_usual_workers,
+            equal=SAME_LOSSES,
+            usual=usual_workers,
         ),
         Change(
             "prefetch_factor",
@@ -111,10 +81,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "host memory",
             "DataLoader(…, prefetch_factor={value})",
             lambda facts: any(
-                loader["workers"] and (loader["prefetch"] or 2) < 4 for loader in _loaders(facts)
+                loader["workers"] and (loader["prefetch"] or 2) < 4 for loader in loaders(facts)
             ),
             ("input_bound",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
             lambda _facts: "4",
         ),
         Change(
@@ -123,10 +93,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "the state of a dataset in a worker persists between epochs",
             "DataLoader(…, persistent_workers=True)",
             lambda facts: any(
-                loader["workers"] and not loader["is_persistent"] for loader in _loaders(facts)
+                loader["workers"] and not loader["is_persistent"] for loader in loaders(facts)
             ),
             ("input_bound", "slow_steps"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "pin_memory",
@@ -134,10 +104,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "host memory that cannot be paged out",
             "DataLoader(…, pin_memory=True)",
             lambda facts: (
-                _is_on_gpu(facts) and any(not loader["is_pinned"] for loader in _loaders(facts))
+                is_on_gpu(facts) and any(not loader["is_pinned"] for loader in loaders(facts))
             ),
             ("pageable_copies", "unpinned_memory"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "non_blocking",
@@ -145,10 +115,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a batch that the CPU changes before the copy has finished",
             "batch.to(device, non_blocking=True)",
             lambda facts: (
-                _is_on_gpu(facts) and any(loader["is_pinned"] for loader in _loaders(facts))
+                is_on_gpu(facts) and any(loader["is_pinned"] for loader in loaders(facts))
             ),
             ("blocking_copies", "exposed_copies", "host_sync"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "channels_last",
@@ -156,7 +126,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last); "
             "x = x.to(memory_format=torch.channels_last)",
-            lambda facts: _has_modules(facts, "Conv2d", "ConvTranspose2d"),
+            lambda facts: has_modules(facts, "Conv2d", "ConvTranspose2d"),
             ("layout_conversion",),
         ),
         Change(
@@ -165,7 +135,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last_3d); "
             "x = x.to(memory_format=torch.channels_last_3d)",
-            lambda facts: _has_modules(facts, "Conv3d", "ConvTranspose3d"),
+            lambda facts: has_modules(facts, "Conv3d", "ConvTranspose3d"),
             ("layout_conversion",),
         ),
         Change(
@@ -173,7 +143,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "GEMMs and convolutions run in bfloat16 (autocast)",
             "precision of three digits instead of seven",
             "with torch.autocast(device, dtype=torch.bfloat16): …",
-            _is_in_32_bits,
+            is_in_32_bits,
             ("precision",),
         ),
         Change(
@@ -188,7 +158,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "GEMMs run in TF32: 10-bit mantissas on tensor cores",
             "products with three digits instead of seven",
             "torch.backends.cuda.matmul.allow_tf32 = True",
-            lambda facts: _is_on_gpu(facts) and _is_in_32_bits(facts) and not facts["is_tf32"],
+            lambda facts: is_on_gpu(facts) and is_in_32_bits(facts) and not facts["is_tf32"],
             ("precision",),
         ),
         Change(
@@ -205,25 +175,25 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a new measurement for every new shape; different algorithms in different runs",
             "torch.backends.cudnn.benchmark = True",
             lambda facts: (
-                _is_on_gpu(facts)
+                is_on_gpu(facts)
                 and not facts["is_benchmark"]
-                and _has_modules(facts, "Conv1d", "Conv2d", "Conv3d")
+                and has_modules(facts, "Conv1d", "Conv2d", "Conv3d")
             ),
         ),
         Change(
             "fused_optimizer",
             "the optimizer updates many parameters with one kernel",
             "optimizers without a fused implementation raise an error",
-            "torch.optim.AdamW(…, fused=True)",
-            lambda facts: _has_optimizer_without(facts, "fused"),
+            "torch.optim.{optimizer}(…, fused=True)",
+            lambda facts: has_optimizer_without(facts, "fused"),
             ("unfused_optimizer", "looped_optimizer", "launch_bound"),
         ),
         Change(
             "foreach_optimizer",
             "the optimizer updates many parameters at a time",
             "temporary memory of the size of the parameters",
-            "torch.optim.AdamW(…, foreach=True)",
-            lambda facts: _has_optimizer_without(facts, "foreach"),
+            "torch.optim.{optimizer}(…, foreach=True)",
+            lambda facts: has_optimizer_without(facts, "foreach"),
             ("looped_optimizer", "launch_bound"),
         ),
         Change(
@@ -232,14 +202,14 @@ CHANGES: Final[Registry[Change]] = Registry(
             "code that reads gradients after zero_grad",
             "optimizer.zero_grad(set_to_none=True)",
             rules=("launch_bound",),
-            checked=_LOSSES_SAME,
+            equal=SAME_LOSSES,
         ),
         Change(
             "compile",
             "torch.compile compiles the outermost module",
             "minutes of compilation; graph breaks; changing shapes",
             "model = torch.compile(model{value})",
-            lambda facts: _is_on_gpu(facts) and not _has_modules(facts, "OptimizedModule"),
+            lambda facts: is_on_gpu(facts) and not has_modules(facts, "OptimizedModule"),
             ("launch_bound", "fusable_kernels", "small_kernels"),
         ),
         Change(
@@ -254,9 +224,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DDP reduces gradients in larger buckets",
             "less overlap with the backward pass if the buckets are too large",
             "DistributedDataParallel(…, bucket_cap_mb={value})",
-            _is_wrapped,
+            is_wrapped,
             ("small_buckets", "exposed_communication"),
-            _LOSSES_COMPARED,
+            LOSS_CURVE,
             lambda _facts: "100",
         ),
         Change(
@@ -264,9 +234,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "gradients are views of the DDP buckets: no copies, less memory",
             "code that replaces gradients",
             "DistributedDataParallel(…, gradient_as_bucket_view=True)",
-            _is_wrapped,
+            is_wrapped,
             ("exposed_communication",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "static_graph",
@@ -280,9 +250,9 @@ CHANGES: Final[Registry[Change]] = Registry(
             "DDP sends gradients in 16 bits",
             "gradients outside the range or precision of 16 bits",
             "model.register_comm_hook(None, default_hooks.{value}_compress_hook)",
-            _is_wrapped,
+            is_wrapped,
             ("exposed_communication", "host_communication"),
-            _LOSSES_COMPARED,
+            LOSS_CURVE,
             lambda _facts: "bf16",
         ),
         Change(
@@ -290,10 +260,10 @@ CHANGES: Final[Registry[Change]] = Registry(
             "CPU operators use this number of threads",
             "a different order of summation",
             "OMP_NUM_THREADS={value}",
-            lambda facts: not _is_on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
+            lambda facts: not is_on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
             ("host_code",),
-            _LOSSES_COMPARED,
-            _other_threads,
+            LOSS_CURVE,
+            other_threads,
             lambda value: {"OMP_NUM_THREADS": value, "MKL_NUM_THREADS": value},
         ),
         Change(
@@ -303,7 +273,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "OMP_PROC_BIND={value}",
             None,
             ("host_code",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
             lambda _facts: "close",
             lambda value: {"OMP_PROC_BIND": value, "OMP_PLACES": "cores"},
         ),
@@ -314,7 +284,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "PYTORCH_CUDA_ALLOC_CONF={value}",
             None,
             ("allocations",),
-            _LOSSES_SAME,
+            SAME_LOSSES,
             lambda _facts: "expandable_segments:True",
             lambda value: {"PYTORCH_CUDA_ALLOC_CONF": value},
             has_commas=True,
@@ -326,7 +296,7 @@ CHANGES: Final[Registry[Change]] = Registry(
             "gc.collect(); gc.freeze(); gc.disable()",
             None,
             ("slow_steps", "host_code"),
-            _LOSSES_SAME,
+            SAME_LOSSES,
         ),
         Change(
             "env",
@@ -343,21 +313,45 @@ CHANGES: Final[Registry[Change]] = Registry(
             "a different training run: learning rate and accuracy change",
             "DataLoader(…, batch_size={value})",
             needs_value=True,
-            checked="the losses are not comparable: the training run is different",
+            equal=OTHER_TRAINING,
+        ),
+        Change(
+            "checkpoint",
+            "repeated blocks keep no activations and run their forward pass again (all, or every "
+            "Nth block)",
+            "batch norm updates its statistics twice; about a third more compute",
+            "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            equal=SAME_LOSSES,
+            usual=lambda _facts: "1",
+        ),
+        Change(
+            "accumulate",
+            "the optimizer steps after N batches, and DDP reduces gradients once (no_sync); "
+            "savings are per batch",
+            "a different training run: the batch is N times as large",
+            "with model.no_sync() for {value} - 1 of {value} batches; (loss / {value}).backward()",
+            equal=OTHER_TRAINING,
+            usual=lambda _facts: "4",
+        ),
+        Change(
+            "optimizer_8bit",
+            "Adam and AdamW keep their state in 8 bits (requires bitsandbytes)",
+            "optimizer state with two digits; embeddings can need 32 bits",
+            "bitsandbytes.optim.{optimizer}8bit(…)",
+        ),
+        Change(
+            "empty_cache",
+            "the caching allocator returns unused GPU memory every N steps "
+            "(torch_empty_cache_steps)",
+            "new allocations take time",
+            "if step % {value} == 0: torch.cuda.empty_cache()",
+            equal=SAME_LOSSES,
+            usual=lambda _facts: "4",
         ),
     ),
 )
 
 _NAMES: Final = frozenset(change.name for change in CHANGES)
-
-CODE_CHANGE_ADVICE: Final[Mapping[str, str]] = {
-    "host_sync": "Keep losses on the GPU and read them every 50 steps: the program waits for the "
-    "GPU in .item(), .cpu(), or print.",
-    "host_code": "Move Python work out of the training loop.",
-    "slow_steps": "Log, evaluate, and save checkpoints less often: single steps take longer.",
-    "straggler": "Check the data and the machine of the straggler: the other ranks wait for it.",
-}
-"""Advice for findings that need a change of the program's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,13 +366,16 @@ class ChosenChange:
         """The change as the user writes it: ``workers=8``."""
         return f"{self.change.name}={self.value}" if self.value else self.change.name
 
-    @property
-    def lines(self) -> str:
-        """The code to add to the program."""
+    def lines_in(self, facts: Facts) -> str:
+        """Return the code to add to a program with these facts."""
         value = self.value
         if self.change.name == "compile" and value:
             value = f', mode="{value}"'
-        return self.change.lines.replace("{value}", value)
+        if self.change.name == "batch_size" and value.startswith("x"):
+            size = next((loader["batch"] for loader in loaders(facts) if loader.get("batch")), 0)
+            value = str(size * int(value[1:])) if size else f"{value[1:]} * batch_size"
+        optimizer = optimizer_of_torch(facts)
+        return self.change.lines.replace("{value}", value).replace("{optimizer}", optimizer)
 
 
 def change_named(name: str) -> Change:
@@ -436,3 +433,11 @@ def predicted_ratio(chosen: ChosenChange, predicted: Mapping[str, float]) -> flo
     """Return the largest predicted saving of a change as a share of the time, or None."""
     savings = [predicted[rule] for rule in chosen.change.rules if rule in predicted]
     return max(savings, default=None)
+
+
+def expected_savings(facts: Facts, predicted: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the savings to expect by finding rule, to decide which change is tried first.
+
+    The first run measures how long the loop waits for batches; a trace predicts the rest.
+    """
+    return {"input_bound": float(facts.get("fetch_ratio") or 0.0), **predicted}

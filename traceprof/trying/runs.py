@@ -40,6 +40,17 @@ _EXIT_KILLED: Final = 128 + 9
 _MAX_REASON_CHARS: Final = 200
 _OUR_PREFIX: Final = "traceprof: "
 
+OFFLINE: Final = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+"""Variables with which the usual libraries send nothing; MLFLOW_TRACKING_URI is a folder."""
+_WITHOUT_NETWORK: Final = ("disabled", "dryrun", "debug")
+
 OK: Final = ""
 OUT_OF_MEMORY, HANGS, DIVERGED, FAILED = "out of memory", "hangs", "diverges", "fails"
 NOT_APPLICABLE: Final = "cannot be made"
@@ -50,7 +61,8 @@ class TryPlan:
     """How to measure a run.
 
     A run measures ``n_steps`` steps after ``warmup`` steps, in at most ``limit_s`` seconds.
-    ``folder`` is the working folder of the program; None means the current one.
+    ``folder`` is the working folder of the program; None means the current one. ``is_offline``: set
+    the variables of `OFFLINE`.
     """
 
     command: Sequence[str]
@@ -59,6 +71,7 @@ class TryPlan:
     limit_s: float = math.inf
     step_from: str = ""
     folder: Path | None = None
+    is_offline: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +91,10 @@ class TriedRun:
         ranks_count: the number of ranks.
         exit_code: the exit code of the program.
         took_s: the duration of the run.
+        cpu_ns: the CPU time of the program per step, as the mean of all ranks; NaN if unknown.
+        load: the number of CPU cores that other programs used during the run; NaN if unknown.
+        round: the number of the round, in which every change runs once; -1 for the first run.
+        written: the files that the program opened for writing.
     """
 
     changes: Sequence[ChosenChange] = ()
@@ -92,6 +109,10 @@ class TriedRun:
     ranks_count: int = 0
     exit_code: int = 0
     took_s: float = 0.0
+    cpu_ns: float = math.nan
+    load: float = math.nan
+    round: int = -1
+    written: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -120,6 +141,7 @@ def run_once(plan: TryPlan, changes: Sequence[ChosenChange] = ()) -> TriedRun:
         log = folder / "said.txt"
         program = Program(is_apart=True)
         begun_s = time.monotonic()
+        before_s = _cpu_times_of_others()
         overdue: list[float] = []
 
         def watch(running: Program) -> None:
@@ -145,19 +167,40 @@ def run_once(plan: TryPlan, changes: Sequence[ChosenChange] = ()) -> TriedRun:
         if program.n_interrupts or program.signal_passed:
             raise InterruptedTryingError
         took_s = time.monotonic() - begun_s
+        load = max(_cpu_times_of_others() - before_s, 0.0) / max(took_s, 1e-9)
         records = [read_object(path) for path in sorted(folder.glob("try.*.json"))]
         output = read_output_log(log)
+        lists = [path.read_bytes() for path in folder.glob("written.*")]
+        written = frozenset(os.fsdecode(line) for text in lists for line in text.splitlines())
         imported_torch = any(folder.glob("process.*.json"))
     found = _merge_ranks(changes, [record for record in records if record], code, took_s)
     failure, reason = _classify_failure(found, plan, output, code, is_overdue=bool(overdue))
     if not failure and not found.steps_count:
         failure, reason = FAILED, _why_no_steps(plan.command, imported_torch=imported_torch)
-    return replace(found, failure=failure, reason=reason)
+    return replace(found, failure=failure, reason=reason, load=load, written=written)
+
+
+def _cpu_times_of_others() -> float:
+    """Return the CPU time in s of all programs but this one and its children; NaN if unknown."""
+    try:
+        with Path("/proc/stat").open("rb") as file:
+            user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return math.nan
+    return (user + nice + system + irq + softirq) / ticks_per_s - sum(os.times()[:4])
 
 
 def _environment(folder: Path, plan: TryPlan, changes: Sequence[ChosenChange]) -> dict[str, str]:
     request = RecordRequest(plan.command, folder / "unused", step_from=plan.step_from)
     environment = child_environment(folder, request)
+    if plan.is_offline:
+        environment |= {
+            name: value
+            for name, value in OFFLINE.items()
+            if environment.get(name, "").lower() not in _WITHOUT_NETWORK
+        }
+        environment["MLFLOW_TRACKING_URI"] = (folder / "mlflow").as_uri()
     for chosen in changes:
         environment |= chosen.change.environment(chosen.value)
     return environment | {
@@ -184,6 +227,11 @@ def _merge_ranks(
         for number, loss in record.get("losses", ()):
             by_step.setdefault(int(number), []).append(float(loss))
     peaks = [int(record["peak_bytes"]) for record in records if record.get("peak_bytes")]
+    cpu_s = [
+        record["cpu_s"] / len(record["step_s"])
+        for record in records
+        if record.get("step_s") and record.get("cpu_s") is not None
+    ]
     first_rank = records[0] if records else {}
     facts = dict(first_rank.get("facts") or {})
     return TriedRun(
@@ -197,6 +245,7 @@ def _merge_ranks(
         ranks_count=len(records),
         exit_code=code,
         took_s=took_s,
+        cpu_ns=float(np.mean(cpu_s)) * 1e9 if cpu_s else math.nan,
     )
 
 

@@ -67,6 +67,32 @@ def test_what_the_allocator_counted_is_of_the_step_before_the_mark() -> None:
     assert table["device_alloc_count"].tolist()[1:] == [0, 3, 0, 0, 0]
 
 
+def test_cpu_times_are_of_the_step_before_the_mark_and_unknown_without_one() -> None:
+    """No mark follows the last step. Before step 4, another thread trains: its times are lower."""
+    source = f"process:{PROCESS}"
+    builder = steps(6)
+    for number, (ran, waited) in enumerate(
+        [(5, 1), (15, 81), (25, 161), (45, 181), (2, 3), (8, 4)]
+    ):
+        at = number * LENGTH - MS // 2
+        builder.sample("thread_cpu_ns", at, ran * MS, source=source)
+        builder.sample("thread_cpu_wait_ns", at, waited * MS, source=source)
+    table = table_of(builder)
+    unknown = np.nan
+    ran_ms, waited_ms = (table[name] / MS for name in ("cpu_ns", "cpu_wait_ns"))
+    np.testing.assert_array_equal(ran_ms, [10, 10, 20, unknown, 6, unknown])
+    np.testing.assert_array_equal(waited_ms, [80, 80, 20, unknown, 1, unknown])
+
+
+def test_cpu_times_that_exceed_the_step_are_those_of_two_threads() -> None:
+    source = f"process:{PROCESS}"
+    builder = steps(4)
+    for number, ran in enumerate([0, 50, 500, 550]):
+        builder.sample("thread_cpu_ns", number * LENGTH - MS // 2, ran * MS, source=source)
+        builder.sample("thread_cpu_wait_ns", number * LENGTH - MS // 2, 0, source=source)
+    np.testing.assert_array_equal(table_of(builder)["cpu_ns"] / MS, [50, np.nan, 50, np.nan])
+
+
 def test_the_columns_are_declared() -> None:
     builder = steps(5).sample("sm_clock_mhz", 50 * MS, 1980, source="gpu:0")
     result = measure_steps(Ranks.of(builder.build()))

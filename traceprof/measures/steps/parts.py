@@ -213,7 +213,15 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "torch_alloc_retries": "alloc_retries_count",
     "torch_device_alloc": "device_alloc_count",
 }
-MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values())
+THREAD_TIMES: Final[Mapping[str, str]] = {
+    "thread_cpu_ns": "cpu_ns",
+    "thread_cpu_wait_ns": "cpu_wait_ns",
+}
+"""Times of the training thread that the hooks record at step boundaries, since its start."""
+MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values(), *THREAD_TIMES.values())
+_MAX_OVERRUN_NS: Final = 200_000_000
+"""A thread can wait between the reading of its times and the time of their mark: a container with a
+CPU limit stops it for up to 100 ms. The next step then lacks this time, so sums are right."""
 _SAMPLE_PERIOD_NS: Final = 1_000_000_000
 """Clocks are sampled once per second, so most steps contain no sample."""
 
@@ -227,7 +235,8 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
 
     ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are means of the samples from
     one second before the step to its end, of the worst device of its process. Counts are the
-    allocator's counts in the period of the step on the host.
+    allocator's counts in the period of the step on the host. Times of the training thread are in
+    the same period.
     """
     series = _series(ranks.whole)
     if not series:
@@ -256,7 +265,32 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
                 found[name][rows] = _last_before(counted, begin + period) - _last_before(
                     counted, begin
                 )
+        times = [
+            _grown(series.get((f"process:{process}", metric)), begin, begin + period)
+            for metric in THREAD_TIMES
+        ]
+        # Times that exceed the time between the two readings are those of different threads.
+        is_possible = sum(grown for grown, _ in times) <= times[0][1] + _MAX_OVERRUN_NS
+        for name, (grown, _) in zip(THREAD_TIMES.values(), times, strict=True):
+            found[name][rows] = np.where(is_possible, grown, np.nan)
     return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
+
+def _grown(series: _Series | None, begin: Ints, end: Ints) -> tuple[Floats, Floats]:
+    """Return the growth of a counter from ``begin`` to ``end``, and the time between its readings.
+
+    The recorder reads the counter between two steps, so the last readings before both are used. It
+    does not read it after the last step if the recording ends there. NaN without both readings.
+    """
+    if series is None:
+        return np.full(len(begin), np.nan), np.full(len(begin), np.nan)
+    times, values = series
+    first, last = (np.searchsorted(times, at, side="left") for at in (begin, end))
+    grown, elapsed = (
+        np.concatenate(([np.nan], column))[last] - np.concatenate(([np.nan], column))[first]
+        for column in (values, times)
+    )
+    return np.where((last > first) & (grown >= 0), grown, np.nan), elapsed
 
 
 def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
@@ -270,7 +304,9 @@ def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
 
 
 def _samples_of_machine(part: Trace) -> Table:
-    return part.samples.take(part.samples["metric"].isin((_CLOCK, *_THROTTLED, *_COUNTERS)))
+    return part.samples.take(
+        part.samples["metric"].isin((_CLOCK, *_THROTTLED, *_COUNTERS, *THREAD_TIMES))
+    )
 
 
 def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:

@@ -52,6 +52,8 @@ _MACHINE: Final[tuple[Column, ...]] = columns("""
         reduced the clock of a GPU
     total alloc_retries_count: number of allocation retries, for which PyTorch freed its cache
     total device_alloc_count: number of times that PyTorch allocated memory from the GPU
+    total cpu_ns: time in which the training thread ran on a CPU core
+    total cpu_wait_ns: time in which the training thread was ready to run and waited for a CPU core
     """)
 _EXCESS: Final[tuple[Column, ...]] = columns("""
     same is_warmup: whether the step is warm-up; the statistics exclude warm-up

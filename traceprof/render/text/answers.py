@@ -110,6 +110,7 @@ def _sections(
 
 
 _VERDICT_STYLES: Final = {"faster": "green", "slower": "yellow"}
+_MEASURED: Final = (*_VERDICT_STYLES, "no difference shown", "not decided")
 _INDENT: Final = 4
 
 
@@ -121,7 +122,8 @@ def tried_view(result: Result, _rows: int, _width: int) -> RenderableType:
 def _change(row: Row) -> Iterator[RenderableType]:
     """Yield the lines of one change: its name and verdict, then its effect or why it failed."""
     verdict = str(row["verdict"])
-    style = "red" if row["reason"] else _VERDICT_STYLES.get(verdict, "dim")
+    is_failed = row["reason"] and verdict not in _MEASURED
+    style = "red" if is_failed else _VERDICT_STYLES.get(verdict, "dim")
     head = Text(plain_text(str(row["change"]), 400), style="bold")
     yield head.append(f": {verdict}", style=style)
     for line in _change_lines(row):
@@ -131,20 +133,32 @@ def _change(row: Row) -> Iterator[RenderableType]:
 def _change_lines(row: Row) -> Iterator[str]:
     """Yield why a change failed, or its effect on step time, loss, and memory, and its code."""
     if row["reason"]:
-        yield str(row["reason"])
-        return
+        yield value_text(Unit.TEXT, row["reason"])
+        if row["verdict"] not in _MEASURED:
+            return
     if is_known(row.get("saving_ratio")):
         yield _change_of_step_time(row)
+    yield from _before_and_after(
+        row, "CPU time", ("before_cpu_ns", "after_cpu_ns"), Unit.NS, " per step"
+    )
     if is_known(row.get("losses")):
         yield f"losses: {value_text(Unit.TEXT, row['losses'])}"
-    sizes = [row.get("memory_before_bytes"), row.get("memory_bytes")]
-    if all(map(is_known, sizes)):
-        before, after = (value_text(Unit.BYTES, size) for size in sizes)
-        yield f"memory: {before} → {after}"
+    if row.get("broken"):
+        yield f"broken: {value_text(Unit.TEXT, row['broken'])}"
+    yield from _before_and_after(row, "memory", ("memory_before_bytes", "memory_bytes"), Unit.BYTES)
     if row["verdict"] == "faster":
         yield f"code change: {row['lines']}"
         if row["breaks"]:
             yield f"caution: {row['breaks']}"
+
+
+def _before_and_after(
+    row: Row, words: str, columns: Sequence[str], unit: Unit, after: str = ""
+) -> Iterator[str]:
+    """Yield a value of the unchanged and of the changed program, if both are known."""
+    values = [row.get(column) for column in columns]
+    if all(map(is_known, values)):
+        yield f"{words}: {' → '.join(value_text(unit, value) for value in values)}{after}"
 
 
 def _change_of_step_time(row: Row) -> str:
@@ -155,6 +169,8 @@ def _change_of_step_time(row: Row) -> str:
         ratios = [-ratios[0], -ratios[2], -ratios[1]]
     share, low, high = (value_text(Unit.RATIO, ratio) for ratio in ratios)
     before, after = (value_text(Unit.NS, row[name]) for name in ("before_ns", "after_ns"))
+    if not is_known(row.get("low_ratio")):
+        return f"{before} → {after} per step: difference {share} (too few runs for an interval)"
     verb = {"slower": "takes", "faster": "saves"}.get(verdict, "difference")
     more = " more" if verdict == "slower" else ""
     text = f"{before} → {after} per step: {verb} {share}{more} (95% CI: {low} to {high})"

@@ -7,11 +7,10 @@ Changes that need the model (layouts, compilation) are made before its first for
 import functools
 import inspect
 import os
-import sys
-from contextlib import nullcontext
 
 from . import settings, trying
-from .compiling import get_is_compiling
+from .changed_calls import override_arguments, refuse, wrap_forward
+from .more_changes import MORE_CHANGES
 
 _loader_options = {}  # arguments for every DataLoader
 _LOSS_SCALE = 1024.0  # for fp16; a fixed factor needs no synchronization with the GPU
@@ -21,36 +20,9 @@ def install_changes(torch):
     """Make every requested change; end the program with code 97 if one cannot be made."""
     for name, value in settings.CHANGES:
         try:
-            _CHANGES[name](torch, value)
+            (_CHANGES.get(name) or MORE_CHANGES[name])(torch, value)
         except Exception as error:
-            sys.stderr.write("traceprof: cannot apply change %s: %s\n" % (name, error))
-            sys.stderr.flush()
-            os._exit(97)  # an exception would only be reported by the caller
-
-
-def _override_arguments(cls, select_options):
-    """Override constructor arguments of every instance of a class.
-
-    ``select_options`` receives the program's arguments by name, and returns the new ones.
-    """
-    original = cls.__init__
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def __init__(self, *args, **kwargs):
-        try:
-            bound = signature.bind(self, *args, **kwargs).arguments
-        except TypeError:  # the program's arguments are wrong: let the class raise
-            return original(self, *args, **kwargs)
-        arguments = {name: value for name, value in bound.items() if name != "self"}
-        named = arguments.pop("kwargs", {})
-        if arguments.pop("args", ()):
-            return original(self, *args, **kwargs)
-        arguments.update(named)
-        arguments.update(select_options(arguments))
-        return original(self, **arguments)
-
-    cls.__init__ = __init__
+            refuse(name, error)
 
 
 def _change_loaders(**changed):
@@ -71,7 +43,7 @@ def _change_loaders(**changed):
             options.pop("persistent_workers", None)
         return options
 
-    _override_arguments(DataLoader, select_options)
+    override_arguments(DataLoader, select_options)
 
 
 def _workers(_torch, value):
@@ -99,7 +71,7 @@ def _batch_size(_torch, value):
         size = arguments.get("batch_size", 1)
         return {"batch_size": size * int(value[1:]) if value.startswith("x") else int(value)}
 
-    _override_arguments(DataLoader, select_options)
+    override_arguments(DataLoader, select_options)
 
 
 def _non_blocking(torch, _value):
@@ -115,49 +87,6 @@ def _non_blocking(torch, _value):
         setattr(torch.Tensor, name, copy)
 
 
-def _wrap_forward(torch, prepare=None, convert=None, make_context=nullcontext, finish=None):
-    """Wrap the calls of outermost modules.
-
-    ``prepare`` is called with each module before its first call. ``convert`` is applied to every
-    input tensor, and ``finish`` to every output tensor. ``make_context`` returns the context
-    manager that the call runs in.
-    """
-    original = torch.nn.Module.__call__
-    is_compiling = get_is_compiling(torch)
-    prepared, state = set(), {"depth": 0}
-
-    def __call__(self, *args, **kwargs):
-        if is_compiling() or state["depth"]:
-            return original(self, *args, **kwargs)
-        if prepare is not None and id(self) not in prepared:
-            prepared.add(id(self))
-            prepare(self)
-        if convert is not None:
-            args, kwargs = _map_tensors(torch, args, convert), _map_tensors(torch, kwargs, convert)
-        state["depth"] += 1
-        try:
-            with make_context():
-                result = original(self, *args, **kwargs)
-        finally:
-            state["depth"] -= 1
-        return result if finish is None else _map_tensors(torch, result, finish)
-
-    torch.nn.Module.__call__ = __call__
-
-
-def _map_tensors(torch, value, function):
-    """Return ``value`` with ``function`` applied to the tensors in its dicts, lists, and tuples."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return type(value)(
-            (key, _map_tensors(torch, item, function)) for key, item in value.items()
-        )
-    if type(value) in (list, tuple):
-        return type(value)(_map_tensors(torch, item, function) for item in value)
-    return value
-
-
 def _change_layout(torch, n_dimensions, memory_format):
     """Convert parameters, buffers, and inputs with this number of dimensions to a format."""
 
@@ -171,7 +100,7 @@ def _change_layout(torch, n_dimensions, memory_format):
             return tensor
         return tensor.contiguous(memory_format=memory_format)
 
-    _wrap_forward(torch, prepare, convert)
+    wrap_forward(torch, prepare, convert)
 
 
 def _channels_last(torch, _value):
@@ -200,7 +129,7 @@ def _change_autocast(torch, dtype):
 
     # Autocast computes losses in float32. The loss is outside this context, so convert its input.
     finish = functools.partial(_to_float32, dtype)
-    _wrap_forward(torch, make_context=make_context, finish=finish)
+    wrap_forward(torch, make_context=make_context, finish=finish)
 
 
 def _to_float32(dtype, tensor):
@@ -250,7 +179,7 @@ def _change_optimizers(torch, option):
             options = {option: True}
             if other in inspect.signature(cls.__init__).parameters:
                 options[other] = None if option == "foreach" else False
-            _override_arguments(cls, lambda _arguments, options=options: options)
+            override_arguments(cls, lambda _arguments, options=options: options)
 
 
 def _fused_optimizer(torch, _value):
@@ -276,7 +205,7 @@ def _compile(torch, value):
     if not hasattr(torch.nn.Module, "compile"):
         raise RuntimeError("this version of torch has no Module.compile")
     options = {} if value in ("", "default") else {"mode": value}
-    _wrap_forward(torch, lambda module: module.compile(**options))
+    wrap_forward(torch, lambda module: module.compile(**options))
 
 
 def _sdpa(torch, value):
@@ -295,7 +224,7 @@ def _sdpa(torch, value):
 
 
 def _change_ddp(torch, **options):
-    _override_arguments(torch.nn.parallel.DistributedDataParallel, lambda _arguments: options)
+    override_arguments(torch.nn.parallel.DistributedDataParallel, lambda _arguments: options)
 
 
 def _bucket_cap_mb(torch, value):

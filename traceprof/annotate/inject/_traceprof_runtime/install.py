@@ -19,6 +19,7 @@ _HOOKS = (  # (name in TRACEPROF_DISABLE, module with the function install_NAME)
     ("collectives", "hook_collectives"),
     ("copies", "hook_calls"),
     ("sizes", "hook_optimizers"),
+    ("processor", "hook_processor"),
     ("windows", "hook_windows"),
     ("devices", "hook_devices"),
     ("memory", "hook_memory"),

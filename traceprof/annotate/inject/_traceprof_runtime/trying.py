@@ -1,15 +1,20 @@
 """What `traceprof try` measures in a program: steps, losses, memory. Then it ends the program.
 
-Measured steps contain only two clock reads each: the GPU is synchronized only before the first and
-after the last measured step. Losses are kept as tensors and read at the end.
+Measured steps contain only one clock read and two more per batch: the GPU is synchronized, and CPU
+time is read, only before the first and after the last measured step. Losses are kept as tensors and
+read at the end.
 """
 
+import builtins
+import functools
 import gc
+import io
 import os
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
-from time import perf_counter
+from time import perf_counter, process_time
 
 from . import process_record, session, settings, steps
 from .after_import import call_after_import, complain
@@ -30,6 +35,7 @@ def install_trying(torch):
     session.at_end(trial.write)
     _keep_losses(torch, trial)
     _watch_loaders(trial)
+    _watch_files(torch)
 
 
 def _seed(torch):
@@ -48,6 +54,8 @@ class _Trial:
         self._torch, self._warmup, self._n_steps = torch, warmup, n_steps
         self._process = os.getpid()
         self._boundary_times_s = []
+        self._cpu_times_s = []  # of this process, before the first and after the last step
+        self.fetch_s = 0.0  # time in which the loop waited for batches of the measured steps
         self._losses = []  # (step number, loss tensor) of each backward pass
         self._is_written = False
         self.loaders = []
@@ -66,11 +74,18 @@ class _Trial:
         is_last = number == self._warmup + self._n_steps
         if is_last:
             self._wait_for_devices()
+        if is_last or number == self._warmup:
+            self._cpu_times_s.append(process_time())
         self._boundary_times_s.append(perf_counter())
         if is_last:
             self.write(is_whole=True)
             self._wait_for_ranks()
             _end_program()
+
+    def add_fetch(self, duration_s):
+        """Add the time of the fetch of one batch, if its step is measured."""
+        if self._boundary_times_s:
+            self.fetch_s += duration_s
 
     def keep_loss(self, tensors):
         """Keep the loss of the current step, if ``tensors`` contains one number."""
@@ -91,11 +106,13 @@ class _Trial:
             losses = []
             complain("the losses were not recorded", error)
         times = self._boundary_times_s
+        cpu_s = self._cpu_times_s
         record = {
             "warmup": self._warmup,
             "is_whole": is_whole,
             "steps_count": steps.number,
             "step_s": [times[i + 1] - times[i] for i in range(len(times) - 1)],
+            "cpu_s": cpu_s[1] - cpu_s[0] if len(cpu_s) == 2 else None,
             "losses": losses,
             "peak_bytes": self._measure_peak_memory(),
             "on_gpu": self._torch.cuda.is_initialized(),
@@ -138,7 +155,12 @@ class _Trial:
     def _describe(self):
         """Return the facts that determine which changes apply to this program; {} on errors."""
         try:
-            return _describe_program(self._torch, self.loaders)
+            times = self._boundary_times_s
+            whole_s = times[-1] - times[0] if times else 0.0
+            fetch_ratio = self.fetch_s / whole_s if whole_s else 0.0
+            return dict(
+                _describe_program(self._torch, self.loaders), fetch_ratio=min(fetch_ratio, 1.0)
+            )
         except Exception as error:
             complain("the features of the program are unknown", error)
             return {}
@@ -226,10 +248,21 @@ def _note_autocast(torch):
 
 
 def _watch_loaders(trial):
-    """Note the options of every DataLoader that the program creates."""
-    from torch.utils.data import DataLoader, IterableDataset
+    """Note the options of every DataLoader of the program, and the time of its fetches."""
+    from torch.utils.data import DataLoader, IterableDataset, dataloader
 
     original = DataLoader.__init__
+    iterator = dataloader._BaseDataLoaderIter
+    fetch = iterator.__next__
+
+    def __next__(self):
+        begun_s = perf_counter()
+        try:
+            return fetch(self)
+        finally:
+            trial.add_fetch(perf_counter() - begun_s)
+
+    iterator.__next__ = __next__
 
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
@@ -245,6 +278,58 @@ def _watch_loaders(trial):
         )
 
     DataLoader.__init__ = __init__
+
+
+def _watch_files(torch):
+    """Note the paths that the program opens for writing, one per line of ``written.PID``.
+
+    A file that a library writes in C++ without Python is not noted, except by ``torch.save``.
+    """
+    noted = set()
+
+    def note(path):
+        try:
+            path = os.path.abspath(os.fsdecode(path))
+        except (TypeError, ValueError):  # a descriptor, or an object with the methods of a file
+            return
+        if path in noted or path.startswith((settings.DIRECTORY, "/dev/", "/proc/")):
+            return
+        noted.add(path)
+        name = os.path.join(settings.DIRECTORY, "written.%d" % os.getpid())
+        with suppress(OSError):
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(file, os.fsencode(path) + b"\n")
+            os.close(file)
+
+    original_open, save = builtins.open, torch.save
+
+    @functools.wraps(original_open)
+    def open_file(file, mode="r", *args, **kwargs):
+        opened = original_open(file, mode, *args, **kwargs)
+        if isinstance(mode, str) and set(mode) & set("wax+"):
+            note(file)
+        return opened
+
+    @functools.wraps(save)
+    def save_file(obj, f, *args, **kwargs):
+        note(f)
+        return save(obj, f, *args, **kwargs)
+
+    builtins.open = io.open = open_file
+    torch.save = save_file
+    for name in ("rename", "replace"):
+        setattr(os, name, _with_note(getattr(os, name), note))
+
+
+def _with_note(function, note):
+    """Return a function that moves a file, and notes the new path."""
+
+    @functools.wraps(function)
+    def move(src, dst, *args, **kwargs):
+        function(src, dst, *args, **kwargs)
+        note(dst)
+
+    return move
 
 
 def _end_program():

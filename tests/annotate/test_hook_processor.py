@@ -1,0 +1,39 @@
+"""CPU times that the hooks read at step boundaries, from a file of the test."""
+
+import pytest
+
+
+@pytest.fixture
+def schedstat(runtime, tmp_path, monkeypatch):
+    path = tmp_path / "schedstat"
+    monkeypatch.setattr(runtime("hook_processor"), "_SCHEDSTAT", str(path))
+    return path
+
+
+def marks(runtime):
+    return [(row[2], row[3]) for row in runtime("session").spool()._rows if "metric:" in row[2]]
+
+
+def test_both_times_are_recorded_before_the_first_and_after_every_step(runtime, schedstat):
+    schedstat.write_text("1000 200 3\n")
+    runtime("session").begin()
+    runtime("hook_processor").install_processor(None)
+    steps = runtime("steps")
+    steps.begin_forward(may_train=True)
+    schedstat.write_text("1500 900 4\n")
+    steps.begin_optimizer(1)
+    steps.end_optimizer(1)
+    names = ("metric:thread_cpu_ns", "metric:thread_cpu_wait_ns")
+    assert marks(runtime) == [
+        *zip(names, (1000, 200), strict=True),
+        *zip(names, (1500, 900), strict=True),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "0 0 0\n", "many\n"])
+def test_a_system_that_does_not_count_records_nothing(runtime, schedstat, text):
+    schedstat.write_text(text)
+    runtime("session").begin()
+    runtime("hook_processor").install_processor(None)
+    runtime("steps").begin_forward(may_train=True)
+    assert marks(runtime) == []

@@ -1,0 +1,47 @@
+"""CPU time of the training thread, and the time that it waits for a core, at every step boundary.
+
+A thread that is ready to run waits in the run queue of a core while other threads run there, or
+while a CPU limit of its container stops it. Linux counts both times of every thread in
+``/proc/thread-self/schedstat``. Time that the thread sleeps (for a GPU, a file, or a worker) is in
+neither of them. So a small share of CPU time alone does not show that the processor is busy.
+"""
+
+import os
+
+from . import session, steps
+
+_SCHEDSTAT = "/proc/thread-self/schedstat"  # ns on a core, ns of waiting for one, number of slices
+
+
+def install_processor(_torch):
+    """Record both times, since the start of the thread, before each step and after the last."""
+    if _read_times_ns() is not None:
+        steps.on_boundary(_mark_times)
+
+
+def _mark_times(_number):
+    if not session.active:
+        return
+    times_ns = _read_times_ns()
+    if times_ns is not None:
+        emitter = session.emitter()
+        emitter.mark("metric:thread_cpu_ns", times_ns[0])
+        emitter.mark("metric:thread_cpu_wait_ns", times_ns[1])
+
+
+def _read_times_ns():
+    """Return both times of this thread; None if the system does not count them.
+
+    The file is opened each time: programs close descriptors, and ``thread-self`` is a thread.
+    """
+    try:
+        file = os.open(_SCHEDSTAT, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        running_ns, waiting_ns = map(int, os.read(file, 100).split()[:2])
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(file)
+    return (running_ns, waiting_ns) if running_ns else None
