@@ -24,6 +24,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
+from traceprof.names.functions import is_of_program
 from traceprof.names.kernels import short_name
 
 _MAX_NAMES_SHOWN: Final = 3
@@ -73,7 +74,7 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     if charged.empty:
         return (), ()
     min_ns = _MIN_NAMED_RATIO * charged["ns"].sum()
-    ranked = _sums_by_operator(charged)
+    ranked = sums_by_operator(charged)
     shown = ranked.take(ranked["ns"] >= min_ns).head(_MAX_NAMES_SHOWN).rows()
     step = context.steps.source
     notes = [
@@ -94,12 +95,12 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
 
 
-def _sums_by_operator(charged: Table) -> Table:
+def sums_by_operator(charged: Table) -> Table:
     """Return operator, by, ns, and mostly, the longest first.
 
     ``mostly`` contains the words for the innermost name with most of the operator's time, or "".
     """
-    keys = ("operator", "by")
+    keys = tuple(name for name in ("operator", "by") if name in charged)
     sums = summed(charged, charged["ns"], *keys)
     sums = sums.select(*keys).assign(whole=sums["ns"])
     both = beside(sums, charged.in_order("-ns"), *keys)
@@ -109,6 +110,14 @@ def _sums_by_operator(charged: Table) -> Table:
     )
     found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_mostly_inner, names, ""))
     return found.in_order("-ns")
+
+
+def main_function(context: Context, times: Times) -> str:
+    """Return the function of the program with most of the idle ``times``; "" if there is none."""
+    charged, _ = names_of_gaps(context, times)
+    sums = summed(charged, charged["ns"], "operator").in_order("-ns").head(1).rows()
+    found = [row["operator"] for row in sums if row["ns"] > _MAIN_RATIO * charged["ns"].sum()]
+    return found[0] if found and is_of_program(found[0]) else ""
 
 
 def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]]:

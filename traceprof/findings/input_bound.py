@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.gaps import recorded_span
+from traceprof.findings.gaps import recorded_span, sums_by_operator
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import find_host_phases, times_before_forward
+from traceprof.measures.idle.charges import work_of_main_threads
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
+from traceprof.names.functions import is_of_program
 
 _MIN_WAITING_RATIO: Final = 0.02
+_MAIN_RATIO: Final = 0.5
 _MIN_HOST_RATIO: Final = 0.1
 """Without devices, the host computes and data loading always takes time: report only a large
 share."""
@@ -81,6 +85,11 @@ def _before_forward(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _MIN_HOST_RATIO:
         raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")
+    work = context.rows(_work_before_forward, context.typical)
+    main = [row for row in sums_by_operator(work).head(1).rows() if is_of_program(row["operator"])]
+    if main and main[0]["ns"] > _MAIN_RATIO * claim.total_ns:
+        yield _in_function(context, claim, main[0])
+        return
     yield Finding(
         title=Note.of(
             "Unnamed work before the forward pass (possibly batch fetching) takes {share:ratio} of "
@@ -100,6 +109,34 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         action=f"Name this work, {_how_to_name(context)} if it loads data. Then load the next "
         "batch in another thread or process, or use a DataLoader with workers.",
         caveat="It can be any work that the program does between two steps.",
+    )
+
+
+def _work_before_forward(part: Trace, typical: Intervals) -> Table:
+    """Return what the main threads did in the typical time before forward passes."""
+    times = {process: time & typical for process, time in times_before_forward(part).items()}
+    return work_of_main_threads(part, times)
+
+
+def _in_function(context: Context, claim: Claim, main: Mapping[str, Any]) -> Finding:
+    """Return the finding on work before forward passes that is mostly in one function."""
+    return Finding(
+        title=Note.of(
+            "CPU work before the forward pass, mostly {function}, takes {share:ratio} of step time",
+            function=main["operator"],
+            share=context.share(claim),
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.timed(claim.total_ns),
+            context.timed(
+                main["ns"], after=" in {name}{mostly}", name=main["operator"], mostly=main["mostly"]
+            ),
+        ),
+        action="Call this function less often, make it faster, or run it in another thread or "
+        "process during the training step. If it makes batches, use DataLoader workers.",
+        caveat="The profiler slows down functions that make many short calls.",
     )
 
 

@@ -133,6 +133,8 @@ _ENTRIES: Final = """
     range-work ranges:work .host.range_work:RANGE_WORK GPU work launched inside NVTX and other host
         ranges, by name
     tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
+    functions functions .host.layers:FUNCTIONS Python functions of torch.profiler stacks: CPU time,
+        and GPU time launched there
     operators operators .host.ranges:OPERATORS CPU operators by name: self time and total time
     quality quality .quality:QUALITY problems in the trace itself
     """

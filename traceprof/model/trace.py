@@ -153,6 +153,7 @@ class Trace:
     ranges: Table
     marks: Table
     host_ops: Table
+    functions: Table
     operator_inputs: Table
     syncs: Table
     collectives: Table

@@ -254,6 +254,26 @@ def find_host_charges(trace: Trace) -> Table:
     return times.assign(**named, ns=lengths_of(times))
 
 
+def work_of_main_threads(trace: Trace, times: Mapping[int, Intervals]) -> Table:
+    """Return what the main thread of each process did in its ``times``.
+
+    One row per piece of time, with the columns name, operator (as in `Charges`), and ns.
+    """
+    lanes, main = lanes_within(trace, times), _main_threads(trace)
+    none = np.empty(0, np.int64)
+    found = [Table({"name": none, "operator": none, "ns": none})]
+    for lane in lanes.lanes:
+        if main.get(lane.process) == lane.thread:
+            time = times[lane.process]
+            row, _, first, last = overlaps(lane.starts, lane.ends, time.starts, time.ends)
+            found.append(
+                Table({"name": lane.name[row], "operator": lane.operator[row], "ns": last - first})
+            )
+    table, names = Table.stacked(found), objects(lanes.names)
+    columns = {name: Names(table[name], names) for name in ("name", "operator")}
+    return table.assign(**columns)
+
+
 def time_by_name(rows: Table) -> dict[str, int]:
     """Return the time in ns that each name was open in ``rows`` of `Charges`, largest first.
 
