@@ -272,7 +272,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         title=Note.of(
             (alone or where) + f"{main_words}: the GPU is idle for {{share:ratio}} of step time",
             share=context.share(claim),
-            function=function,
+            **({"function": function} if function else {}),
         ),
         claims=(claim,),
         kind=kind,

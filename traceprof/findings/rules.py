@@ -22,7 +22,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
+from traceprof.model.trace import RecordingCost, Trace
 from traceprof.names.kernels import MATRIX_WORK
 from traceprof.processes import PROGRESS
 
@@ -31,6 +31,8 @@ _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
 _HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
+_CPU_RULES: Final = ("host_code", "launch_bound", "input_bound")
+"""Rules on the CPU whose savings the cost of recording inflates."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
 WORK: Final = "GPU activity"
@@ -60,6 +62,7 @@ _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
 """What rules are about, and a function that returns whether the trace contains it. If not, the rule
 abstains."""
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
+_RECORDING: Final = "The estimated cost of recording is subtracted."
 _LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
 
 
@@ -246,6 +249,8 @@ def apply_rules(
                 not_checked[checked.name] = f"no {checked.about} in the analyzed time"
             for number, finding in enumerate(findings, 1):
                 worded = in_words_of(vendor, finding, context.base.unit)
+                if checked.name in _CPU_RULES:
+                    worded = _without_recording(worded, context.ranks.info.recording)
                 found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
             not_checked[checked.name] = str(error)
@@ -253,6 +258,27 @@ def apply_rules(
     not_checked = {name: _reworded(vendor, reason) for name, reason in not_checked.items()}
     found.sort(key=lambda item: (item.is_minor, item.weight < _MINOR_RATIO, -item.weight))
     return found, not_checked
+
+
+def _without_recording(finding: Finding, cost: RecordingCost | None) -> Finding:
+    """Return ``finding`` without the share of its saving that recording took, as an estimate."""
+    if cost is None or finding.kind not in (Kind.MEASURED, Kind.ESTIMATED):
+        return finding
+    least, most = cost.ratios
+
+    def kept(claim: Claim) -> Claim:
+        lower, upper = claim.between or (claim.saved_ratio, claim.saved_ratio)
+        saved_ratio = claim.saved_ratio * (1 - (least + most) / 2)
+        between = (min(saved_ratio, lower * (1 - most)), max(saved_ratio, upper * (1 - least)))
+        return replace(claim, saved_ratio=saved_ratio, between=between)
+
+    model = finding.model or Note("")
+    return replace(
+        finding,
+        claims=tuple(map(kept, finding.claims)),
+        kind=Kind.ESTIMATED,
+        model=replace(model, text=f"{model.text} {_RECORDING}".strip()),
+    )
 
 
 def _require(context: Context, checked: Rule) -> None:

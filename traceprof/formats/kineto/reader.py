@@ -113,7 +113,7 @@ def _tables(
     }
     tables["functions"] = kineto.make_function_calls(functions, rows)
     kernels, api_calls = tables["kernels"], tables["api_calls"]
-    ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
+    ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*FUNCTIONS))
     collectives = make_collectives(rows, kernels, api_calls, rank_of)
     for annotated in (ranges, tables["host_ops"]):
         if collectives.empty:
