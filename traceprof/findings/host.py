@@ -281,6 +281,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
             *(_notes_on_long_gaps(context, gaps) if kind is not Kind.ONCE else ()),
             *_notes_before_forward(context, claim),
             *named,
+            *_notes_on_function(context, claim, function),
         ),
         action=ON_FUNCTION
         if function
@@ -291,6 +292,23 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         window=context.longest_row(gaps) if len(gaps) else "",
         ranges=names,
     )
+
+
+def _notes_on_function(context: Context, claim: Claim, function: str) -> Iterator[Note]:
+    """Yield a note on all idle time in a function, if another finding has a part of it."""
+    in_claim, in_all = (
+        charged["ns"][np.asarray(charged["operator"] == function)].sum()
+        for charged, _ in (
+            names_of_gaps(context, times)
+            for times in (claim.times, dict.fromkeys(context.devices, context.typical))
+        )
+    )
+    if function and in_all - in_claim > _MIN_BUSY_RATIO * context.analyzed_ns:
+        yield context.timed(
+            in_all,
+            after=" of idle GPU time in {name}, including time after host synchronization",
+            name=function,
+        )
 
 
 def _advice_between_steps(context: Context) -> str:

@@ -133,8 +133,10 @@ _ENTRIES: Final = """
     range-work ranges:work .host.range_work:RANGE_WORK GPU work launched inside NVTX and other host
         ranges, by name
     tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
-    functions functions .host.layers:FUNCTIONS Python functions of torch.profiler stacks: CPU time,
-        and GPU time launched there
+    functions functions:name .host.layers:FUNCTIONS Python functions of torch.profiler stacks: CPU
+        time, and GPU time launched there
+    function-stacks functions:stack .host.tree:STACKS nested Python functions of the program: CPU
+        and GPU time
     operators operators .host.ranges:OPERATORS CPU operators by name: self time and total time
     quality quality .quality:QUALITY problems in the trace itself
     """

@@ -2,6 +2,7 @@
 
 from tests.builders import TraceBuilder, plain
 from tests.running import run
+from traceprof.measures.host.tree import BETWEEN
 from traceprof.model.trace import Trace
 
 
@@ -32,3 +33,18 @@ def test_time_of_functions() -> None:
         ("torch/nn/functional.py(2): linear", "library", 1, 100, 100, 40, 1),
         ("<built-in function sleep>", "waiting", 1, 30, 30, 0, 0),
     ]
+
+
+def test_stacks_of_the_program() -> None:
+    found = run("function-stacks", stacks()).table
+    main, evaluate = "train.py(1): main", "train.py(9): evaluate"
+    assert plain(found.to_frame(), "path", "depth", "count", "host_ns", "device_ns") == [
+        (main, 0, 1, 1000, 60),
+        (BETWEEN.join((main, evaluate)), 1, 2, 400, 0),
+        (BETWEEN.join((main, evaluate, evaluate)), 2, 1, 100, 0),
+    ]
+
+
+def test_without_functions_of_the_program_there_are_no_stacks() -> None:
+    trace = TraceBuilder().function("torch/nn/functional.py(2): linear", 0, 100).build()
+    assert run("function-stacks", trace).table.empty

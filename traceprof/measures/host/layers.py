@@ -37,6 +37,7 @@ LAYER: Final = "layer:"
 
 _RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
 _FUNCTIONS: Final = "functions"
+PROGRAM_FUNCTIONS: Final = "functions of the program"
 _SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(?P<number>\d{1,18})")
 _BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
@@ -76,17 +77,21 @@ def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
     names = trace.ranges["name"]
     likely = names.texts[codes_containing(names.texts, [LAYER])].tolist()
     is_layer = names.isin([text for text in likely if text.startswith(LAYER)])
+    functions = trace.functions["name"]
+    of_program = functions.by_text(list(map(is_of_program, functions.texts.tolist())))
     return {
         _RECORDED: np.flatnonzero(is_nested & is_from_traceprof & is_layer),
         _RANGES: np.flatnonzero(is_nested & ~is_from_traceprof),
         _OPERATORS: np.flatnonzero(trace.host_ops["source"] == "cpu_op"),
-        _FUNCTIONS: np.arange(len(trace.functions)),
+        _FUNCTIONS: np.arange(len(functions)),
+        PROGRAM_FUNCTIONS: np.flatnonzero(of_program),
     }
 
 
 def _spans(trace: Trace, source: str) -> Table:
     """Return the spans of layers from ``source``."""
-    tables = {_OPERATORS: trace.host_ops, _FUNCTIONS: trace.functions}
+    of_functions = dict.fromkeys((_FUNCTIONS, PROGRAM_FUNCTIONS), trace.functions)
+    tables = {_OPERATORS: trace.host_ops, **of_functions}
     table = tables.get(source, trace.ranges)
     columns = table.select("start_ns", "end_ns", "process", "thread", "name")
     return columns.take(_rows_by_source(trace)[source])
