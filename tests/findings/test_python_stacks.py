@@ -54,6 +54,18 @@ def test_a_function_that_launches_the_work_is_not_the_cause() -> None:
     assert f", mostly {EVALUATE}: the GPU is idle for" in found.title
 
 
+def test_code_in_the_loop_itself_is_not_a_function_to_move() -> None:
+    builder = TraceBuilder()
+    for step in range(6):
+        at = 100 * step * MS
+        builder.kernel("gemm", at + MS, at + 21 * MS, launched_ns=(at, at + 10_000))
+    builder.function("train.py(5): train", 0, 600 * MS)
+    found = host_code(builder.build(info=TORCH))
+    assert any("while the CPU is in train.py(5): train" in note for note in found.evidence)
+    assert "mostly" not in found.title
+    assert found.action.startswith("Find the Python code")
+
+
 @pytest.mark.parametrize("wait", ["<built-in method acquire of _thread.lock>", "queue.py(1): get"])
 def test_a_thread_that_waits_is_not_the_cause(wait: str) -> None:
     found = host_code(loop(("worker.py(3): run", 0, 100), (wait, 0, 100), thread=2))
@@ -77,9 +89,9 @@ def test_without_stacks_the_advice_is_to_record_them() -> None:
     assert "profile(with_stack=True)" in found.action
 
 
-def on_cpu(end: int) -> Found:
+def on_cpu(end: int) -> list[Found]:
     """Training without a GPU: steps of 100 ms with a function from 30 ms to ``end``."""
-    builder = TraceBuilder()
+    builder = TraceBuilder().function("train.py(1): <module>", 0, 600 * MS)
     for step in range(6):
         at = 100 * step * MS
         builder.step(at, at + 100 * MS, number=step)
@@ -87,14 +99,21 @@ def on_cpu(end: int) -> Found:
             builder.phase(phase, at + start * MS, at + stop * MS)
         builder.host_op("aten::mm", at + MS, at + 2 * MS)
         builder.function("stack.py(5): tokenize_again", at + 30 * MS, at + end * MS)
+        builder.function("stack.py(3): split", at + 31 * MS, at + (end - 1) * MS)
     found = findings_of(builder.build(recorded=("ranges", "host_ops", "functions"), info=TORCH))
-    (one,) = [each for each in found if each.rule == "input_bound"]
-    return one
+    return [one for one in found if one.rule == "input_bound"]
 
 
-def test_work_before_the_forward_pass_without_a_gpu_is_named() -> None:
-    found = on_cpu(end=95)
-    assert "mostly stack.py(5): tokenize_again, takes" in found.title
-    # 5 of the 6 steps are followed by a forward pass: 5 × 65 ms / 6.
-    assert found.evidence[1] == "54.17 ms per step in stack.py(5): tokenize_again"
-    assert on_cpu(end=40).title.startswith("Unnamed work before the forward pass")
+def test_a_function_of_a_run_without_a_gpu_is_named() -> None:
+    (found,) = on_cpu(end=95)
+    assert found.title == "Python function stack.py(5): tokenize_again takes 65.0% of step time"
+    assert found.evidence == (
+        "65.00 ms per step in stack.py(5): tokenize_again (mostly stack.py(3): split)",
+    )
+    assert found.kind == "bounded"
+    assert found.saving_ns == 65 * MS
+
+
+def test_a_short_function_of_a_run_without_a_gpu_is_not_the_cause() -> None:
+    (found,) = on_cpu(end=35)
+    assert found.title.startswith("Unnamed work before the forward pass")

@@ -17,6 +17,7 @@ from traceprof.measures import shown_by
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.idle.charges import NOTHING, find_charges, find_host_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.idle.lanes import functions_without_launches
 from traceprof.measures.idle.losses import idle_ns_by_gap
 from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
 from traceprof.model.grouping import beside
@@ -24,7 +25,6 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
-from traceprof.names.functions import is_of_program
 from traceprof.names.kernels import short_name
 
 _MAX_NAMES_SHOWN: Final = 3
@@ -113,11 +113,15 @@ def sums_by_operator(charged: Table) -> Table:
 
 
 def main_function(context: Context, times: Times) -> str:
-    """Return the function of the program with most of the idle ``times``; "" if there is none."""
+    """Return the function with most of the idle ``times``; "" if there is none.
+
+    The function belongs to the program and launches no work, so the program can move it.
+    """
     charged, _ = names_of_gaps(context, times)
     sums = summed(charged, charged["ns"], "operator").in_order("-ns").head(1).rows()
     found = [row["operator"] for row in sums if row["ns"] > _MAIN_RATIO * charged["ns"].sum()]
-    return found[0] if found and is_of_program(found[0]) else ""
+    movable = frozenset[str]().union(*context.ranks.each(functions_without_launches))
+    return found[0] if found and found[0] in movable else ""
 
 
 def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]]:

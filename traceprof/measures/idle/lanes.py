@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures.facts import fact
 from traceprof.measures.host.states import are_full_matches, is_launch, is_synchronization
 from traceprof.measures.rows import Bools, Ints, bounds, count_within, ints
 from traceprof.model import nesting
@@ -155,6 +156,15 @@ def _functions_within(trace: Trace, calls: Table) -> Table:
         is_function=is_function & (_count_launches(trace, calls) == 0),
     )
     return rows.take(names.by_text(np.array(is_named, np.bool_) | np.array(halts, np.bool_)))
+
+
+@fact
+def functions_without_launches(trace: Trace) -> frozenset[str]:
+    """Return the names of the functions of the program in which no call launches work."""
+    calls, names = trace.functions, trace.functions["name"]
+    launches = names.packed.wide()[_count_launches(trace, calls) > 0]
+    found = np.delete(names.texts, np.unique(launches))
+    return frozenset(name for name in found.tolist() if functions.is_of_program(name))
 
 
 def _count_launches(trace: Trace, calls: Table) -> Ints:
