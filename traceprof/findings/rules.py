@@ -31,7 +31,7 @@ _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
 _HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
-_CPU_RULES: Final = ("host_code", "launch_bound", "input_bound")
+_CPU_RULES: Final = ("host_code", "launch_bound")
 """Rules on the CPU whose savings the cost of recording inflates."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
@@ -62,7 +62,7 @@ _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
 """What rules are about, and a function that returns whether the trace contains it. If not, the rule
 abstains."""
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
-_RECORDING: Final = "The estimated cost of recording is subtracted."
+_RECORDING: Final = "The estimated cost of recording is subtracted, except from the upper bound."
 _LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
 
 
@@ -269,7 +269,7 @@ def _without_recording(finding: Finding, cost: RecordingCost | None) -> Finding:
     def kept(claim: Claim) -> Claim:
         lower, upper = claim.between or (claim.saved_ratio, claim.saved_ratio)
         saved_ratio = claim.saved_ratio * (1 - (least + most) / 2)
-        between = (min(saved_ratio, lower * (1 - most)), max(saved_ratio, upper * (1 - least)))
+        between = (min(saved_ratio, lower * (1 - most)), upper)
         return replace(claim, saved_ratio=saved_ratio, between=between)
 
     model = finding.model or Note("")

@@ -137,7 +137,10 @@ def merge_similar_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
 def warnings_by_rank(
     infos: Sequence[tuple[int, TraceInfo]],
 ) -> tuple[list[str], RecordingCost | None]:
-    """Return the warnings of the ranks, and the highest cost of recording, which warns once."""
+    """Return the warnings of the ranks, and the mean cost of recording.
+
+    Only the rank with the highest cost warns about it.
+    """
     costs = [info.recording for _, info in infos if info.recording is not None]
     highest = max(costs, key=lambda cost: cost.ratios, default=None)
     others = {cost.warning for cost in costs if cost is not highest}
@@ -147,7 +150,10 @@ def warnings_by_rank(
         for warning in info.warnings
         if warning not in others or info.recording is highest
     ]
-    return warnings, highest
+    if highest is None:
+        return warnings, None
+    least, most = (sum(cost.ratios[end] for cost in costs) / len(infos) for end in (0, 1))
+    return warnings, RecordingCost((least, most), highest.warning)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
