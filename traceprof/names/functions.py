@@ -12,26 +12,25 @@ from typing import Final
 _ADDRESS: Final = re.compile(r" (object )?at 0x[0-9a-fA-F]+")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _PYTHON: Final = re.compile(r"/lib(64)?/python3[.\d]*/")
-_LIBRARIES: Final = frozenset(
-    """
-    torch functorch triton numpy IPython ipykernel traitlets tornado pluggy _pytest debugpy pydevd
-    abc argparse ast asyncio bdb bisect codecs collections concurrent contextlib contextvars copy
-    copyreg csv ctypes dataclasses datetime decimal encodings enum functools genericpath getpass
-    gzip hashlib heapq http importlib inspect io ipaddress json linecache locale logging lzma
-    multiprocessing numbers ntpath opcode operator os pathlib pdb pickle pkgutil posixpath pprint
-    queue random re reprlib runpy sched selectors shlex shutil signal socket socketserver sre_parse
-    ssl stat string struct subprocess sysconfig tarfile tempfile textwrap threading tokenize
-    traceback tracemalloc typing unittest urllib uuid warnings weakref zipfile zipimport zoneinfo
-    """.split()  # noqa: SIM905 (a list of words reads better as text)
+_LIBRARIES: Final = re.compile(
+    r"torch|functorch|triton|numpy|IPython|ipykernel|traitlets|tornado|pluggy|_pytest|debugpy|"
+    r"pydevd|abc|argparse|ast|asyncio|bdb|bisect|codecs|collections|concurrent|contextlib|"
+    r"contextvars|copy|copyreg|csv|ctypes|dataclasses|datetime|decimal|encodings|enum|"
+    r"functools|genericpath|getpass|gzip|hashlib|heapq|http|importlib|inspect|io|ipaddress|"
+    r"json|linecache|locale|logging|lzma|multiprocessing|numbers|ntpath|opcode|operator|os|"
+    r"pathlib|pdb|pickle|pkgutil|posixpath|pprint|queue|random|re|reprlib|runpy|sched|"
+    r"selectors|shlex|shutil|signal|socket|socketserver|sre_parse|ssl|stat|string|struct|"
+    r"subprocess|sysconfig|tarfile|tempfile|textwrap|threading|tokenize|traceback|tracemalloc|"
+    r"typing|unittest|urllib|uuid|warnings|weakref|zipfile|zipimport|zoneinfo"
 )
 """Packages and modules by which a function of the program is called, or which it calls."""
 _CALLED: Final = re.compile(r"<(?:built-in (?:method|function)|method) '?(\w{1,64})")
 _WAITS: Final = frozenset(
-    (
-        *("acquire", "wait", "join", "select", "poll", "epoll", "recv", "recv_into", "recv_bytes"),
-        *("accept", "get", "waitpid"),
-    )
+    ("acquire", "wait", "select", "poll", "epoll", "recv", "recv_into", "accept", "waitpid")
 )
+_QUEUE_WAITS: Final = _WAITS | {"get", "join", "recv_bytes"}
+"""Functions that wait in modules of threads and queues; dictionaries and texts have others."""
+_SIMPLE_QUEUE: Final = "_queue.SimpleQueue"
 _OF_WAITING: Final = frozenset(("threading", "queue", "selectors", "multiprocessing", "concurrent"))
 _SLEEP: Final = "sleep"
 
@@ -53,7 +52,8 @@ def is_function(name: str) -> bool:
 
 def is_of_program(name: str) -> bool:
     """Return whether a plain name is that of a function of the program."""
-    return _module_of(name) not in ("", *_LIBRARIES)
+    module = _module_of(name)
+    return module != "" and _LIBRARIES.fullmatch(module) is None
 
 
 def is_script(name: str) -> bool:
@@ -65,8 +65,8 @@ def waits(name: str) -> bool:
     """Return whether a thread in this function waits for another thread, or for a message."""
     called = _CALLED.match(name)
     if called is not None:
-        return called[1] in _WAITS
-    return _module_of(name) in _OF_WAITING and name.rpartition(": ")[2] in _WAITS
+        return called[1] in (_QUEUE_WAITS if _SIMPLE_QUEUE in name else _WAITS)
+    return _module_of(name) in _OF_WAITING and name.rpartition(": ")[2] in _QUEUE_WAITS
 
 
 def sleeps(name: str) -> bool:
