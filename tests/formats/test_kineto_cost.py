@@ -45,6 +45,13 @@ def test_few_operators_cost_little(tmp_path: Path) -> None:
     assert not info.warnings
 
 
+def test_times_in_which_no_profiler_could_record_are_wrong(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.json", [complete("cpu_op", "aten::mm", i, i + 1) for i in range(200)]
+    )
+    assert read(path, ReadOptions()).info.recording is None
+
+
 def test_shapes_and_short_python_calls_cost_more(tmp_path: Path) -> None:
     with_shapes = info_of(tmp_path, 100, **{"Input Dims": [[2, 3]]})
     assert with_shapes.recording is not None

@@ -16,6 +16,8 @@ import numpy as np
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.rows import ANNOTATIONS, API_CALLS, MEMORY, OPERATORS
 from traceprof.formats.kineto.stacks import FUNCTIONS
+from traceprof.model.table import Names
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import RecordingCost
 from traceprof.units import NS_PER_MS
 
@@ -31,39 +33,45 @@ _SHAPES_NS: Final = (400, 1_600)
 """Added for each operator if its input shapes are recorded."""
 _MIN_RATIO: Final = 0.05
 _MAX_RATIO: Final = 0.9
-"""A part of the time always belongs to the program."""
+"""A part of the time always belongs to the program; above it, the times of the file are wrong."""
+_MIN_EVENTS: Final = 100
 
 
-def recording_cost(events: KinetoEvents) -> RecordingCost | None:
-    """Return the cost of recording; None if it may be below 5% of the CPU time."""
-    on_host = np.flatnonzero(events.category.isin(_PLACED))
+def recording_cost(events: KinetoEvents, window: TimeWindow | None) -> RecordingCost | None:
+    """Return the cost of recording; None if it may be below 5% of the CPU time, or is unknown.
+
+    ``window`` is the window of a file that was cut: it has only some events before its window.
+    """
+    begin_ns = int(np.iinfo(np.int64).min) if window is None else window.start_ns
+    category = events.category[np.flatnonzero(events.start_ns >= begin_ns)]
+    on_host = np.flatnonzero(events.category.isin(_PLACED) & (events.start_ns >= begin_ns))
     if not len(on_host):
         return None
     span_ns = int(events.end_ns[on_host].max()) - int(events.start_ns[on_host].min())
     span_ns *= len(np.unique(events.process[on_host]))
     counts = {
-        "operators": _count(events, OPERATORS),
-        "calls": _count(events, API_CALLS),
-        "functions": _count(events, FUNCTIONS) + sum(events.unread.get(c, 0) for c in FUNCTIONS),
-        "allocations": _count(events, MEMORY),
+        "operators": _count(category, OPERATORS),
+        "calls": _count(category, API_CALLS),
+        "functions": _count(category, FUNCTIONS) + sum(events.unread.get(c, 0) for c in FUNCTIONS),
+        "allocations": _count(category, MEMORY),
     }
     if counts["calls"]:
         counts["operators with CUDA"] = counts.pop("operators")
-    of_shapes = _count(events, OPERATORS) * events.has_inputs
+    of_shapes = _count(category, OPERATORS) * events.has_inputs
     least, most = (
         (sum(n * _COST_NS[name][end] for name, n in counts.items()) + of_shapes * _SHAPES_NS[end])
         / max(1, span_ns)
         for end in (0, 1)
     )
-    if least < _MIN_RATIO:
+    if not _MIN_RATIO <= least <= _MAX_RATIO or sum(counts.values()) < _MIN_EVENTS:
         return None
-    ratios = min(least, _MAX_RATIO), min(most, _MAX_RATIO)
+    ratios = least, min(most, _MAX_RATIO)
     per_ms = round(sum(counts.values()) * NS_PER_MS / max(1, span_ns))
     return RecordingCost(ratios, _sentence(counts, ratios, per_ms, with_shapes=events.has_inputs))
 
 
-def _count(events: KinetoEvents, categories: tuple[str, ...]) -> int:
-    return int(events.category.isin(categories).sum())
+def _count(category: Names, categories: tuple[str, ...]) -> int:
+    return int(category.isin(categories).sum())
 
 
 def _sentence(

@@ -62,7 +62,7 @@ def make_info(
             f"traceprof cannot read the categories of {sum(unread.values())} events ({shown}); any "
             "GPU activity in these events is missing"
         )
-    recording = recording_cost(events)
+    recording = recording_cost(events, cut_note_in(events.header.get(NOTE)).window)
     warnings += [recording.warning] if recording else []
     return TraceInfo(
         path=str(path),
