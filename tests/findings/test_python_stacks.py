@@ -89,6 +89,28 @@ def test_without_stacks_the_advice_is_to_record_them() -> None:
     assert "profile(with_stack=True)" in found.action
 
 
+def slow_step(*functions: tuple[str, int, int]) -> Found:
+    """Return the finding on step 5 of 12, which takes 400 ms instead of 20 ms."""
+    builder = TraceBuilder().function("train.py(5): train", 0, 620 * MS)
+    at = 0
+    for step in range(12):
+        length = 400 if step == 5 else 20
+        builder.step(at * MS, (at + length) * MS, number=step)
+        builder.kernel("gemm", (at + 1) * MS, (at + 19) * MS, launched_ns=(at * MS, at * MS + 10))
+        for name, start, end in functions if step == 5 else ():
+            builder.function(name, (at + start) * MS, (at + end) * MS)
+        at += length
+    (found,) = [one for one in findings_of(builder.build(info=TORCH)) if one.rule == "slow_steps"]
+    return found
+
+
+def test_the_function_of_a_slow_step_is_named() -> None:
+    named = slow_step(("train.py(70): save", 20, 399))
+    assert any("train.py(70): save" in note for note in named.evidence)
+    unnamed = slow_step()
+    assert not any("train.py" in note for note in (unnamed.title, *unnamed.evidence))
+
+
 def on_cpu(end: int) -> list[Found]:
     """Training without a GPU: steps of 100 ms with a function from 30 ms to ``end``."""
     builder = TraceBuilder().function("train.py(1): <module>", 0, 600 * MS)
