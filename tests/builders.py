@@ -235,6 +235,11 @@ class TraceBuilder:
             "host_ops", start_ns=start_ns, end_ns=end_ns, source=source, name=name, **row
         )
 
+    def function(self, name: str, start_ns: int, end_ns: int, **more: Any) -> Self:
+        """Add a call of a Python function: "train.py(3): main"."""
+        row = {"process": PROCESS, "thread": THREAD, **more}
+        return self._add("functions", start_ns=start_ns, end_ns=end_ns, name=name, **row)
+
     def sync(self, kind: str, start_ns: int, end_ns: int, **more: Any) -> Self:
         """Add a wait as CUPTI records it (event, stream_wait, stream, context)."""
         row = {

@@ -17,7 +17,7 @@ from traceprof.formats.kineto import parse
 from traceprof.formats.kineto.columns import decode
 from traceprof.formats.kineto.events import ColumnMaker, _EventJoiner, read_kineto_events
 from traceprof.formats.kineto.parse import batch_of_items
-from traceprof.formats.kineto.rows import PHASES, becomes_row
+from traceprof.formats.kineto.rows import PHASES, least_ns_read
 from traceprof.formats.shared.json_stream import JsonArrayStream
 from traceprof.model.tables import ABSENT
 
@@ -32,7 +32,7 @@ def _compiled():
 def without_c(monkeypatch, path):
     with monkeypatch.context() as patch:
         patch.setattr(compiled, "loaded", lambda: None)
-        return columns_of(read_kineto_events(path, becomes_row, PHASES, with_shapes=True))
+        return columns_of(read_kineto_events(path, least_ns_read, PHASES, with_shapes=True))
 
 
 @pytest.mark.traces
@@ -41,14 +41,14 @@ def test_real_traces_are_all_decoded_and_to_the_same(monkeypatch, name):
     require("traces")
     expected = without_c(monkeypatch, TRACES / name)
     monkeypatch.setattr(module, "parse_batch", None)
-    found = read_kineto_events(TRACES / name, becomes_row, PHASES, with_shapes=True)
+    found = read_kineto_events(TRACES / name, least_ns_read, PHASES, with_shapes=True)
     assert columns_of(found) == expected
 
 
 def test_events_of_every_kind(monkeypatch, tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(document(5000))
-    found = read_kineto_events(path, becomes_row, PHASES, with_shapes=True)
+    found = read_kineto_events(path, least_ns_read, PHASES, with_shapes=True)
     assert columns_of(found) == without_c(monkeypatch, path)
 
 
@@ -66,7 +66,7 @@ def test_long_documents(monkeypatch, tmp_path, change):
         "cut off": TEXT[: middle + 20],
     }
     path.write_bytes(texts[change])
-    found = read_kineto_events(path, becomes_row, PHASES, with_shapes=True)
+    found = read_kineto_events(path, least_ns_read, PHASES, with_shapes=True)
     assert columns_of(found) == without_c(monkeypatch, path)
     assert len(found) > 5000
     assert found.is_complete == (change in ("whole", "packed"))

@@ -54,6 +54,7 @@ def small_trace() -> Trace:
         .kernel("gemm", 20, 50, launched_ns=(5, 8), shape={"grid_x": 2, "block_x": 32})
         .copy("h2d", 0, 10, n_bytes=100, launched_ns=(1, 2))
         .host_op("aten::mm", 2, 9, inputs=([[2, 3], [3, 5]], ["float", "float"], []))
+        .function("train.py(1): main", 0, 100)
         .sample("memory_allocated_bytes", 30, 1e6)
         .sample("power_watts", 30, 300.0, source="gpu:0")
         .build()

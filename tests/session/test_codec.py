@@ -15,7 +15,7 @@ from pandas.testing import assert_frame_equal
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import RecordingCost, TraceInfo
 from traceprof.session.kept_answers import CodecError, decode, encode
 from traceprof.session.selection import Selection
 
@@ -84,7 +84,7 @@ def test_tables_without_columns_or_rows() -> None:
 def test_objects_of_answers_come_back() -> None:
     selection = Selection(TimeWindow(1, 2), "all", (Note.of("{n:count} of", n=np.int64(3)),))
     assert decode(encode(selection)) == selection
-    info = TraceInfo("a", warnings=("w",))
+    info = TraceInfo("a", warnings=("w",), recording=RecordingCost((0.1, 0.3), "w"))
     known = {"info": (info, None), "recorded": frozenset({"kernels", "copies"})}
     assert decode(encode(known)) == known
 

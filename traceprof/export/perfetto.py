@@ -281,6 +281,12 @@ def _syncs(events: Table, to: ChromeDrawing) -> _EventTexts:
     yield _slices(events, places, to.zero_ns, category_and_name, *_device_numbers(events))
 
 
+def _functions(events: Table, to: ChromeDrawing) -> _EventTexts:
+    category_and_name = ('"python_function"', names_as_json(events["name"]))
+    places = to.lanes.of_threads("functions", events, "functions")
+    yield _slices(events, places, to.zero_ns, category_and_name)
+
+
 def _overheads(events: Table, to: ChromeDrawing) -> _EventTexts:
     category_and_name = ('"overhead"', names_as_json(events["name"]))
     places = to.lanes.of_threads("overheads", events, "profiler overhead")
@@ -338,6 +344,7 @@ _WRITERS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _EventTexts]]] = {
     "ranges": _ranges,
     "marks": _marks,
     "host_ops": _host_ops,
+    "functions": _functions,
     "collectives": _collectives,
     "syncs": _syncs,
     "overheads": _overheads,

@@ -263,7 +263,7 @@ FINDINGS = Analysis(
     SPEC,
     uses=(
         *("kernels", "kernel_shapes", "copies", "api_calls", "ranges", "host_ops", "collectives"),
-        "operator_inputs",
+        *("functions", "operator_inputs"),
         *("overheads", "syncs", "marks", "devices", "processes", "environment", "samples"),
     ),
     whole=("kernels", "copies", "api_calls", "ranges", "samples"),

@@ -199,12 +199,12 @@ def _growth(context: Context, process: int, reference: TimeWindow, window: TimeW
 
 
 def _wide_names(trace: Trace, process: int, step: TimeWindow) -> set[str]:
-    """Return the names of the ranges that contain a usual ``step`` of a process on the host.
+    """Return the names of host spans that contain a usual ``step`` of a process on the host.
 
-    Such a range is around the step or around the whole loop, so it does not explain a slow step.
+    Such a span is around the step or around the whole loop, so it does not explain a slow step.
     """
     found: list[str] = []
-    for table in (trace.whole.ranges, trace.whole.host_ops):
+    for table in (trace.whole.ranges, trace.whole.host_ops, trace.whole.functions):
         is_wide = (table["start_ns"] <= step.start_ns) & (table["end_ns"] >= step.end_ns)
         is_wide &= table["process"] == process
         found += table.select("name").take(is_wide)["name"].distinct()

@@ -17,6 +17,7 @@ from traceprof.measures import shown_by
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.idle.charges import NOTHING, find_charges, find_host_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.idle.lanes import functions_without_launches
 from traceprof.measures.idle.losses import idle_ns_by_gap
 from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
 from traceprof.model.grouping import beside
@@ -73,7 +74,7 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     if charged.empty:
         return (), ()
     min_ns = _MIN_NAMED_RATIO * charged["ns"].sum()
-    ranked = _sums_by_operator(charged)
+    ranked = sums_by_operator(charged)
     shown = ranked.take(ranked["ns"] >= min_ns).head(_MAX_NAMES_SHOWN).rows()
     step = context.steps.source
     notes = [
@@ -94,12 +95,12 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
 
 
-def _sums_by_operator(charged: Table) -> Table:
+def sums_by_operator(charged: Table) -> Table:
     """Return operator, by, ns, and mostly, the longest first.
 
     ``mostly`` contains the words for the innermost name with most of the operator's time, or "".
     """
-    keys = ("operator", "by")
+    keys = tuple(name for name in ("operator", "by") if name in charged)
     sums = summed(charged, charged["ns"], *keys)
     sums = sums.select(*keys).assign(whole=sums["ns"])
     both = beside(sums, charged.in_order("-ns"), *keys)
@@ -109,6 +110,18 @@ def _sums_by_operator(charged: Table) -> Table:
     )
     found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_mostly_inner, names, ""))
     return found.in_order("-ns")
+
+
+def main_function(context: Context, times: Times) -> str:
+    """Return the function with most of the idle ``times``; "" if there is none.
+
+    The function belongs to the program and launches no work, so the program can move it.
+    """
+    charged, _ = names_of_gaps(context, times)
+    sums = summed(charged, charged["ns"], "operator").in_order("-ns").head(1).rows()
+    found = [row["operator"] for row in sums if row["ns"] > _MAIN_RATIO * charged["ns"].sum()]
+    movable = frozenset[str]().union(*context.ranks.each(functions_without_launches))
+    return found[0] if found and found[0] in movable else ""
 
 
 def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]]:

@@ -20,7 +20,7 @@ from traceprof.findings.claims import (
     with_upper_bound,
 )
 from traceprof.findings.context import Context
-from traceprof.findings.gaps import names_of_gaps, notes_on_names
+from traceprof.findings.gaps import main_function, names_of_gaps, notes_on_names
 from traceprof.findings.recurrence import are_few_steps, counted, steps_with
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
@@ -37,6 +37,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RecordedBy, Trace
+from traceprof.names.functions import is_function
 
 _MIN_WAITING_RATIO: Final = 0.02
 _MIN_REPORTED_RATIO: Final = 0.001
@@ -89,6 +90,10 @@ _ADVICE_BY_KIND: Final = {
     _OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
     "operators, and avoid loops over views and slices.",
 }
+ON_FUNCTION: Final = (
+    "Call this function less often, make it faster, or run it in another thread or process while "
+    "the GPU works."
+)
 _RUN_ONCE_BEFORE: Final = (
     "Run one step before you measure, or analyze later steps: the runtime does this work once."
 )
@@ -178,6 +183,7 @@ def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
         return False
     charged, _ = names_of_gaps(context, times)
     inside = are_named(Names.of(charged["operator"]), _CONVOLVES)
+    inside &= ~np.fromiter(map(is_function, charged["operator"]), np.bool_, len(charged))
     return bool(charged["ns"][inside].sum() > _MAIN_RATIO * charged["ns"].sum())
 
 
@@ -256,7 +262,9 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     kind = Kind.ONCE if alone else Kind.MEASURED
     main_kind = _main_work(context, claim.times)
     named, names = notes_on_names(context, claim.times)
+    function = main_function(context, claim.times) if not main_kind else ""
     main_words = f", mostly {_WORDS[main_kind]}" if main_kind in _WORDS else ""
+    main_words = ", mostly {function}" if function else main_words
     gaps = _gaps_of(context, claim)
     before_forward = tuple(_notes_before_forward(context, claim))
     is_between = kind is not Kind.ONCE and _lies_between_steps(context, claim)
@@ -265,6 +273,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         title=Note.of(
             (alone or where) + f"{main_words}: the GPU is idle for {{share:ratio}} of step time",
             share=context.share(claim),
+            **({"function": function} if function else {}),
         ),
         claims=(claim,),
         kind=kind,
@@ -273,8 +282,11 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
             *(_notes_on_long_gaps(context, gaps) if kind is not Kind.ONCE else ()),
             *before_forward,
             *named,
+            *_notes_on_function(context, claim, function),
         ),
-        action=_advice_between_steps(context)
+        action=ON_FUNCTION
+        if function
+        else _advice_between_steps(context)
         if is_between and main_kind not in (_DRIVER, _FILES)
         else _advice_for(context, main_kind, alone),
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
@@ -282,6 +294,23 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         ranges=names,
         other_subjects=("input pipeline",) if before_forward else (),
     )
+
+
+def _notes_on_function(context: Context, claim: Claim, function: str) -> Iterator[Note]:
+    """Yield a note on all idle time in a function, if another finding has a part of it."""
+    in_claim, in_all = (
+        charged["ns"][np.asarray(charged["operator"] == function)].sum()
+        for charged, _ in (
+            names_of_gaps(context, times)
+            for times in (claim.times, dict.fromkeys(context.devices, context.typical))
+        )
+    )
+    if function and in_all - in_claim > _MIN_BUSY_RATIO * context.analyzed_ns:
+        yield context.timed(
+            in_all,
+            after=" of idle GPU time in {name}, including time after host synchronization",
+            name=function,
+        )
 
 
 def _advice_between_steps(context: Context) -> str:
@@ -373,7 +402,9 @@ def _main_work(context: Context, times: Times) -> str:
     charged, _ = names_of_gaps(context, times)
     sums = Counter[str]()
     has_xla = context.software.recorder in _XLA_RECORDERS
-    for name, ns in zip(charged["name"], charged["ns"].tolist(), strict=True):
+    is_called = np.fromiter(map(is_function, charged["name"]), np.bool_, len(charged))
+    names = np.where(is_called, charged["operator"], charged["name"])
+    for name, ns in zip(names, charged["ns"].tolist(), strict=True):
         sums[_RUNTIME if has_xla and _XLA_NAMES.search(name) else _kind_of(name)] += ns
     return next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
 
@@ -420,7 +451,10 @@ def _advice_for(context: Context, kind: str, alone: str) -> str:
         if context.is_training
         else "logging, file I/O, allocation, input preparation"
     )
+    software, recorded = context.software, context.ranks.recorded
+    by_stack = software.recorder is RecordedBy.TORCH and "functions" not in recorded
+    how = "; profile(with_stack=True) records its functions" if by_stack else ""
     return (
-        f"Find the {python} in these gaps ({examples}), and move it out of the loop or to another "
-        "thread."
+        f"Find the {python} in these gaps ({examples}{how}), and move it out of the loop or to "
+        "another thread."
     )

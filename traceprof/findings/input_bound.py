@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Kind
+from traceprof.findings.claims import Claim, Kind, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.gaps import recorded_span
+from traceprof.findings.gaps import recorded_span, sums_by_operator
+from traceprof.findings.kernel_times import summed
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import find_host_phases, times_before_forward
+from traceprof.measures.idle.charges import work_of_main_threads
+from traceprof.measures.idle.lanes import functions_without_launches
+from traceprof.measures.rows import union_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
 
 _MIN_WAITING_RATIO: Final = 0.02
+_MAX_FUNCTIONS: Final = 3
 _MIN_HOST_RATIO: Final = 0.1
 """Without devices, the host computes and data loading always takes time: report only a large
 share."""
@@ -71,16 +80,26 @@ def input_bound(context: Context) -> Iterator[Finding]:
 
 
 def _before_forward(context: Context) -> Iterator[Finding]:
-    """Yield the finding on unnamed work before forward passes, without ranges for data loading.
+    """Yield findings on functions of the program, and on other work before forward passes.
 
-    Only for runs without devices: other rules explain the waits of devices.
+    Only for runs without devices and without ranges for data loading: other rules explain the waits
+    of devices.
     """
-    claim = (
-        _claim_without_devices(context, times_before_forward) if not context.devices else Claim({})
+    nothing, found = Claim({}), list(() if context.devices else _in_functions(context))
+    yield from found
+    taken = union_by_device(claim.times for finding in found for claim in finding.claims)
+    claim = nothing if context.devices else _claim_without_devices(context, times_before_forward)
+    claim = replace(
+        claim,
+        times={
+            place: time - taken.get(place, Intervals.empty()) for place, time in claim.times.items()
+        },
     )
     share = context.share(claim)
     if share < _MIN_HOST_RATIO:
-        raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")
+        if not found:
+            raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")
+        return
     yield Finding(
         title=Note.of(
             "Unnamed work before the forward pass (possibly batch fetching) takes {share:ratio} of "
@@ -101,6 +120,53 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         "batch in another thread or process, or use a DataLoader with workers.",
         caveat="It can be any work that the program does between two steps.",
     )
+
+
+def _in_functions(context: Context) -> Iterator[Finding]:
+    """Yield findings on the functions of the program with the most time of the main thread."""
+    parts = list(context.ranks)
+    works = {
+        place: _work_of_program(parts[-1 - place], context.typical) for place in context.places
+    }
+    work = Table.stacked(list(works.values()))
+    sums = sums_by_operator(summed(work, work["ns"], "name", "operator"))
+    for row in sums.head(_MAX_FUNCTIONS).rows():
+        claim = context.unclaimed(
+            {
+                place: union_of(work.take(np.asarray(work["operator"] == row["operator"])))
+                for place, work in works.items()
+            }
+        )
+        share = context.share(claim)
+        if share < _MIN_HOST_RATIO:
+            return
+        yield Finding(
+            title=Note.of(
+                "Python function {function} takes {share:ratio} of step time",
+                function=row["operator"],
+                share=share,
+            ),
+            claims=(claim,),
+            kind=Kind.BOUNDED,
+            evidence=(
+                context.timed(
+                    row["ns"],
+                    after=" in {name}{mostly}",
+                    name=row["operator"],
+                    mostly=row["mostly"],
+                ),
+            ),
+            action="Call this function less often, make it faster, or run it in another thread or "
+            "process during the training step. If it makes batches, use DataLoader workers.",
+            caveat="The profiler slows down functions that make many short calls.",
+        )
+
+
+def _work_of_program(part: Trace, typical: Intervals) -> Table:
+    """Return the typical time of the main threads in functions that run no operator."""
+    processes = np.unique(part.functions["process"]).tolist()
+    work = work_of_main_threads(part, dict.fromkeys(processes, typical))
+    return work.take(work["operator"].isin(tuple(functions_without_launches(part))))
 
 
 def _how_to_mark(context: Context) -> str:

@@ -15,6 +15,7 @@ from traceprof.measures.idle.losses import LOSSES, find_losses, within
 from traceprof.measures.steps.base import ITERATION, STEP, WINDOW
 from traceprof.measures.workload import Vendor
 from traceprof.model.results import Note
+from traceprof.model.trace import RecordingCost
 from traceprof.processes import PROGRESS
 
 _MINOR_RATIO: Final = 0.01
@@ -22,7 +23,11 @@ _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
 _HOST_RULES: Final = ("cpu_shortage", "profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
+_CPU_RULES: Final = ("host_code", "launch_bound")
+"""Rules on the CPU whose savings the cost of recording inflates."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
+
+_RECORDING: Final = "The estimated cost of recording is subtracted, except from the upper bound."
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,8 @@ def apply_rules(
             for number, finding in enumerate(findings, 1):
                 is_compiled = context.software.is_compiled
                 worded = in_words_of(vendor, finding, context.base.unit, is_compiled)
+                if checked.name in _CPU_RULES:
+                    worded = _without_recording(worded, context.ranks.info.recording)
                 found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
             not_checked[checked.name] = str(error)
@@ -229,6 +236,27 @@ def by_saving(found: Iterable[SettledFinding]) -> list[SettledFinding]:
             one.is_hidden,
             -one.weight,
         ),
+    )
+
+
+def _without_recording(finding: Finding, cost: RecordingCost | None) -> Finding:
+    """Return ``finding`` without the share of its saving that recording took, as an estimate."""
+    if cost is None or finding.kind not in (Kind.MEASURED, Kind.ESTIMATED):
+        return finding
+    least, most = cost.ratios
+
+    def kept(claim: Claim) -> Claim:
+        lower, upper = claim.between or (claim.saved_ratio, claim.saved_ratio)
+        saved_ratio = claim.saved_ratio * (1 - (least + most) / 2)
+        between = (min(saved_ratio, lower * (1 - most)), upper)
+        return replace(claim, saved_ratio=saved_ratio, between=between)
+
+    model = finding.model or Note("")
+    return replace(
+        finding,
+        claims=tuple(map(kept, finding.claims)),
+        kind=Kind.ESTIMATED,
+        model=replace(model, text=f"{model.text} {_RECORDING}".strip()),
     )
 
 

@@ -137,6 +137,10 @@ _ENTRIES: Final = """
     range-times ranges:time .steps.range_times:RANGE_TIMES time in ranges on each thread as a share
         of the window, and how durations change
     tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
+    functions functions:name .host.layers:FUNCTIONS Python functions of torch.profiler stacks: CPU
+        time, and GPU time launched there
+    function-stacks functions:stack .host.tree:STACKS nested Python functions of the program: CPU
+        and GPU time
     operators operators .host.ranges:OPERATORS CPU operators by name: self time and total time
     quality quality .quality:QUALITY problems in the trace itself
     """

@@ -24,7 +24,7 @@ from traceprof.model.ranks import (
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT, TABLES, make_table, sort_order
 from traceprof.model.timing import ClockCorrection, TimeWindow
-from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
+from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of, warnings_by_rank
 
 _MACHINE_SOURCES: Final = ("nic", "rdma")
 _NUMBERED_SOURCE: Final = re.compile(r"\b(process|gpu):(\d+)")
@@ -366,12 +366,11 @@ def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> 
         if m.trace.info.utc_epoch_ns is not None
     ]
     hosts = dict.fromkeys(m.host or m.trace.info.host for m in run)
-    member_warnings = [
-        f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings
-    ]
+    member_warnings, recording = warnings_by_rank([(m.rank, m.trace.info) for m in run])
     return replace(
         first,
         path=run.label,
+        recording=recording,
         host=", ".join(filter(None, hosts)),
         profiler=", ".join(dict.fromkeys(m.trace.info.profiler for m in run)),
         utc_epoch_ns=min(epochs, default=None),

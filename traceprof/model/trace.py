@@ -79,13 +79,22 @@ FIRST_EPOCH_NS: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingCost:
+    """The least and most share of the CPU time that recording took, and the warning about it."""
+
+    ratios: tuple[float, float]
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
 class TraceInfo:
     """The origin of a trace.
 
     ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None if unknown.
     ``warnings`` are one-line sentences about suspicious data. ``is_part``: the trace was cut out of
     a larger one, without the work that its last calls launched. ``has_some_devices_only``: it also
-    lacks the work that calls launched on devices that were left out.
+    lacks the work that calls launched on devices that were left out. ``recording`` is the CPU
+    time that recording took, None if it is small or unknown.
     """
 
     path: str = ""
@@ -97,6 +106,7 @@ class TraceInfo:
     warnings: tuple[str, ...] = ()
     is_part: bool = False
     has_some_devices_only: bool = False
+    recording: RecordingCost | None = None
 
     @property
     def recorded_by(self) -> RecordedBy:
@@ -122,6 +132,28 @@ def merge_similar_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
         for kind in similar.values()
         for text in (kind if len(kind) <= MAX_SIMILAR_WARNINGS else [more(kind[0], len(kind) - 1)])
     )
+
+
+def warnings_by_rank(
+    infos: Sequence[tuple[int, TraceInfo]],
+) -> tuple[list[str], RecordingCost | None]:
+    """Return the warnings of the ranks, and the mean cost of recording.
+
+    Only the rank with the highest cost warns about it.
+    """
+    costs = [info.recording for _, info in infos if info.recording is not None]
+    highest = max(costs, key=lambda cost: cost.ratios, default=None)
+    others = {cost.warning for cost in costs if cost is not highest}
+    warnings = [
+        f"rank {rank}: {warning}"
+        for rank, info in infos
+        for warning in info.warnings
+        if warning not in others or info.recording is highest
+    ]
+    if highest is None:
+        return warnings, None
+    least, most = (sum(cost.ratios[end] for cost in costs) / len(infos) for end in (0, 1))
+    return warnings, RecordingCost((least, most), highest.warning)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -153,6 +185,7 @@ class Trace:
     ranges: Table
     marks: Table
     host_ops: Table
+    functions: Table
     operator_inputs: Table
     syncs: Table
     collectives: Table

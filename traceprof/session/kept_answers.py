@@ -24,6 +24,7 @@ from traceprof.session.run_cache import RunCache
 _CLASSES: Final[Mapping[str, str]] = {
     "Document": "traceprof.session.answer",
     "Note": "traceprof.model.results",
+    "RecordingCost": "traceprof.model.trace",
     "Selection": "traceprof.session.selection",
     "SourceFile": "traceprof.model.summary",
     "Summary": "traceprof.model.summary",

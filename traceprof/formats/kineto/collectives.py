@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.kineto.parse import KinetoEvent
-from traceprof.formats.kineto.rows import ANNOTATIONS, FUNCTIONS, OPERATORS, Rows
+from traceprof.formats.kineto.rows import ANNOTATIONS, OPERATORS, Rows
+from traceprof.formats.kineto.stacks import FUNCTIONS
 from traceprof.formats.shared import collectives
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import is_collective_event
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, whole
+from traceprof.formats.kineto.stacks import FUNCTIONS
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
@@ -27,7 +28,8 @@ _TABLES: Final = {
     **dict.fromkeys(kineto.COPIES, ("copies",)),
     **dict.fromkeys(kineto.API_CALLS, ("api_calls",)),
     **dict.fromkeys(kineto.OPERATORS, ("host_ops", "ranges", "collectives")),
-    **dict.fromkeys((*kineto.ANNOTATIONS, *kineto.FUNCTIONS), ("ranges",)),
+    **dict.fromkeys(kineto.ANNOTATIONS, ("ranges",)),
+    **dict.fromkeys(FUNCTIONS, ("ranges", "functions")),
     **dict.fromkeys(kineto.SYNCS, ("syncs",)),
     **dict.fromkeys(kineto.OVERHEADS, ("overheads",)),
     **dict.fromkeys(kineto.MEMORY, ("samples",)),

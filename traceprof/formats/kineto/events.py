@@ -45,6 +45,7 @@ _COMPLETE: Final = "X"
 _ITEMS_PER_RUN: Final = 1000
 _RUN_BYTES: Final = 1 << 21
 _NO_TEXT: Final = np.int32(0)
+_NEVER_NS: Final = int(np.iinfo(np.int64).max)
 _INPUT_KEYS: Final = (b'"Input Dims"', b'"Input dims"', b'"kernel_num_gb"')
 _PLACE: Final = ("start_ns", "end_ns", "process", "thread")
 _TEXT_COLUMNS: Final = (*TEXT_ARGUMENTS, *VALUE_ARGUMENTS)
@@ -54,26 +55,33 @@ _TEXT_COLUMNS: Final = (*TEXT_ARGUMENTS, *VALUE_ARGUMENTS)
 class ColumnMaker:
     """Makes rows of the events of some ``phases`` that ``keep`` accepts.
 
-    ``keep`` is called once for each kind.
+    ``keep`` is called once for each kind. It returns the least duration in ns of the events that
+    become rows, or None if no event of the kind does.
     """
 
-    keep: Callable[[KinetoEvent], bool] | None = None
+    keep: Callable[[KinetoEvent], int | None] | None = None
     phases: frozenset[str] = frozenset(_COMPLETE)
     with_shapes: bool = False
     is_labelled: bool = False
     with_inputs: bool = False
-    _decisions: dict[Kind, bool] = field(default_factory=dict)
+    _decisions: dict[Kind, int] = field(default_factory=dict)
     _found_keys: set[bytes] = field(default_factory=set)
 
     def is_row(self, kind: Kind) -> bool:
-        """Return whether events of a kind become rows."""
+        """Return whether events of a kind become rows, if they last long enough."""
+        return self._least_ns(kind) != _NEVER_NS
+
+    def _least_ns(self, kind: Kind) -> int:
+        """Return the least duration of the events of a kind that become rows."""
         known = self._decisions.get(kind)
         if known is None:
             phase, category, name = kind
-            known = phase in self.phases
-            if known and self.keep is not None:
-                known = self.keep(KinetoEvent(ph=phase, cat=category, name=name))
-            self._decisions[kind] = known
+            least_ns: int | None = NO_TIME
+            if phase not in self.phases:
+                least_ns = None
+            elif self.keep is not None:
+                least_ns = self.keep(KinetoEvent(ph=phase, cat=category, name=name))
+            known = self._decisions[kind] = _NEVER_NS if least_ns is None else least_ns
         return known
 
     @property
@@ -100,20 +108,24 @@ class ColumnMaker:
 
     def rows(self, events: EventColumns) -> EventColumns:
         """Return the events that become rows."""
-        is_row = np.array([self.is_row(kind) for kind in events.kinds], np.bool_)
+        least_ns = np.array([self._least_ns(kind) for kind in events.kinds], np.int64)
+        is_row = least_ns != _NEVER_NS
         has_length = np.array([phase != _COMPLETE for phase, _, _ in events.kinds], np.bool_)
-        rows = np.flatnonzero(is_row[events.kind])
+        is_kept = is_row[events.kind]
+        if (least_ns[is_row] > 0).any():
+            is_kept &= events.duration_ns >= least_ns[events.kind]
+        rows = np.flatnonzero(is_kept)
         has_length = has_length[events.kind[rows]] | (events.duration_ns[rows] >= 0)
         timed = rows[(events.start_ns[rows] != NO_TIME) & has_length]
         kinds = np.flatnonzero(is_row).tolist()
-        if len(timed) < len(rows):
+        if len(timed) < np.count_nonzero(is_row[events.kind]):
             kinds = list(dict.fromkeys(events.kind[timed].tolist()))
         refused = Counter(events.refused)
-        if not is_row.all():
-            at_a_time = events.kind[events.start_ns != NO_TIME]
-            counts = np.bincount(at_a_time, minlength=len(events.kinds)).tolist()
-            for (phase, category, _), taken, n in zip(events.kinds, is_row, counts, strict=True):
-                if not taken and phase in PHASES_WITH_DURATION:
+        if len(rows) < len(events):
+            dropped = events.kind[~is_kept & (events.start_ns != NO_TIME)]
+            counts = np.bincount(dropped, minlength=len(events.kinds)).tolist()
+            for (phase, category, _), n in zip(events.kinds, counts, strict=True):
+                if n and phase in PHASES_WITH_DURATION:
                     refused[category or ""] += n
         return events.take(timed, kinds, len(rows) - len(timed), refused)
 
@@ -179,7 +191,7 @@ class KinetoEvents:
 
 def read_kineto_events(
     path: Path,
-    keep: Callable[[KinetoEvent], bool] | None = None,
+    keep: Callable[[KinetoEvent], int | None] | None = None,
     phases: Sequence[str] = ("X",),
     *,
     with_shapes: bool = False,
@@ -189,10 +201,10 @@ def read_kineto_events(
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
     ``keep`` may reject events by phase, category and name. It receives only these, once per kind,
-    and events for which it returns False are dropped. ``phases`` are the phases of events that
-    become rows. ``with_shapes``: also return how kernels were launched. ``is_labelled``: process
-    IDs may have a label as prefix, which distinguishes processes. ``with_inputs``: also return the
-    inputs of operators (`VALUE_ARGUMENTS`).
+    and returns the least duration in ns, or None to drop the events. ``phases`` are the phases of
+    events that become rows. ``with_shapes``: also return how kernels were launched.
+    ``is_labelled``: process IDs may have a label as prefix, which distinguishes processes.
+    ``with_inputs``: also return the inputs of operators (`VALUE_ARGUMENTS`).
 
     Raises:
         TraceError: the JSON is nested too deeply.

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.formats.kineto.cost import recording_cost
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.merged import Merged, process_id
 from traceprof.formats.kineto.parse import whole
@@ -62,8 +63,11 @@ def make_info(
             f"traceprof cannot read the categories of {sum(unread.values())} events ({shown}); any "
             "GPU activity in these events is missing"
         )
+    recording = recording_cost(events, cut_note_in(events.header.get(NOTE)).window)
+    warnings += [recording.warning] if recording else []
     return TraceInfo(
         path=str(path),
+        recording=recording,
         format=format_name,
         profiler="torch.profiler (Kineto)",
         schema_version=str(events.header.get("schemaVersion", "")),

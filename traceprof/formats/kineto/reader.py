@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
 from traceprof.formats.kineto.merged import bind_device_work, devices_of, is_labelled
 from traceprof.formats.kineto.rows import IGNORED_CATEGORIES
+from traceprof.formats.kineto.stacks import FUNCTIONS, are_functions
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.table import Table
@@ -35,21 +36,22 @@ def read(path: Path, options: ReadOptions) -> Trace:
     Raises:
         TraceError: the file contains no events to analyze.
     """
-    details = {
+    details: dict[str, Any] = {
+        "keep": kineto.least_ns_read,
+        "phases": kineto.PHASES,
         "with_shapes": options.wants("kernel_shapes"),
         "with_inputs": options.wants("operator_inputs"),
     }
-    events = read_kineto_events(path, kineto.becomes_row, phases=("X", "i"), **details)
+    events = read_kineto_events(path, **details)
     if is_labelled(events):
-        events = read_kineto_events(
-            path, kineto.becomes_row, phases=("X", "i"), is_labelled=True, **details
-        )
+        events = read_kineto_events(path, is_labelled=True, **details)
     note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
     has_time = kineto.have_times(events)
-    if not has_time.any() and window is None:
+    is_counted = has_time & ~are_functions(events.category, events.name)
+    if not is_counted.any() and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
-    starts_ns = [int(events.start_ns[has_time].min())] if has_time.any() else []
+    starts_ns = [int(events.start_ns[is_counted].min())] if is_counted.any() else []
     zero_ns = min(starts_ns if window is None else [*starts_ns, window.start_ns])
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
     n_untimed = int((~has_time).sum())
@@ -75,6 +77,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     has_rows |= {"operator_inputs"} if events.has_inputs else set()
+    has_rows |= {"functions"} if events.header.get("with_stack") else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
     changed = {new: old for new, old in merged.given.items() if new != old}
@@ -91,6 +94,9 @@ def _tables(
     rows: kineto.Rows, options: ReadOptions, rank_of: Mapping[int, int]
 ) -> dict[str, Table]:
     """Return the event tables of the trace."""
+    is_function = are_functions(rows.category, rows.name)
+    functions = rows.where(is_function)
+    rows = rows.where(~is_function) if len(functions) else rows
     operators, of_kernels = rows.of(*kineto.OPERATORS), rows.of(*kineto.KERNELS)
     made: Mapping[str, tuple[Callable[[kineto.Rows], Table], kineto.Rows]] = {
         "kernels": (lambda table_rows: kineto.make_kernels(table_rows, options), of_kernels),
@@ -107,8 +113,9 @@ def _tables(
         name: make(table_rows) if len(table_rows) else empty_table(name)
         for name, (make, table_rows) in made.items()
     }
+    tables["functions"] = kineto.make_function_calls(functions, rows)
     kernels, api_calls = tables["kernels"], tables["api_calls"]
-    ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
+    ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*FUNCTIONS))
     collectives = make_collectives(rows, kernels, api_calls, rank_of)
     for annotated in (ranges, tables["host_ops"]):
         if collectives.empty:
@@ -144,7 +151,7 @@ def _why_nothing(events: KinetoEvents) -> str:
         return "not a torch.profiler trace (the JSON contains no traceEvents)"
     if not events.is_complete:
         return "the torch.profiler trace is truncated before its first event; record it again"
-    if len(events):
+    if not events.category.isin(FUNCTIONS).all():
         return "no event has a timestamp (the profiler wrote 0 for all); record the trace again"
     if sentences := header.left_out(events):
         return f"no events to analyze: {sentences[0]}"

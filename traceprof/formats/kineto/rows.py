@@ -16,11 +16,20 @@ import numpy.typing as npt
 
 from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.formats.kineto.parse import NO_SHAPE, SHAPE, KinetoEvent
+from traceprof.formats.kineto.parse import NO_SHAPE, NO_TIME, SHAPE, KinetoEvent
+from traceprof.formats.kineto.stacks import (
+    FUNCTIONS,
+    MIN_FUNCTION_NS,
+    MODULE_PREFIX,
+    are_functions,
+    is_function,
+    make_functions,
+)
 from traceprof.formats.shared.cupti import plain_api_name, with_depth
 from traceprof.model.grouping import numbered
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import classify
 
 _NAMELESS: Final = 0
@@ -107,7 +116,9 @@ class _SelectedArguments(Mapping[str, Any]):
 
 def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...]) -> Rows:
     """Return every event, in ns since ``zero_ns``."""
-    on_host = events.process[events.category.isin(host_categories)]
+    on_host = events.process[
+        events.category.isin(host_categories) & ~are_functions(events.category, events.name)
+    ]
     processes, counts = np.unique(on_host[on_host != ABSENT], return_counts=True)
     return Rows(
         *(events.start_ns - zero_ns, events.end_ns - zero_ns, events.process, events.thread),
@@ -125,14 +136,12 @@ API_CALLS: Final = (
 )
 OPERATORS: Final = ("cpu_op", "Operator")
 ANNOTATIONS: Final = ("user_annotation",)
-FUNCTIONS: Final = ("python_function",)
 SYNCS: Final = ("cuda_sync",)
 OVERHEADS: Final = ("overhead",)
 MEMORY: Final = ("cpu_instant_event",)
 ON_HOST: Final = (*API_CALLS, *OPERATORS, *ANNOTATIONS, *FUNCTIONS)
 
 
-MODULE_PREFIX: Final = "nn.Module: "
 _STEP: Final = "ProfilerStep"
 _EARLY_ANNOTATION: Final = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)#|## ")
 _CUDA_DEVICE: Final = 1
@@ -196,6 +205,15 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
     return with_depth(
         stack("ranges", [ranges.take(once), _ranges(modules, module_names, "nn.Module")])
     )
+
+
+def make_function_calls(functions: Rows, others: Rows) -> Table:
+    """Return the calls of Python functions during the time of the ``others``."""
+    if not len(functions) or not len(others):
+        return empty_table("functions")
+    span = TimeWindow(int(others.start_ns.min()), int(others.end_ns.max()))
+    on_host = others.process[others.category.isin(ON_HOST)]
+    return make_functions(_place_on_host(functions), functions.name, span, on_host)
 
 
 def make_overheads(rows: Rows) -> Table:
@@ -299,12 +317,20 @@ IGNORED_CATEGORIES: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation
 
 
 def becomes_row(event: KinetoEvent) -> bool:
-    """Return whether an event of `PHASES` becomes a row."""
-    if event.ph == "i":
-        return event.cat in MEMORY
-    if event.cat in FUNCTIONS:  # the most frequent category in a trace with stacks
-        return str(event.name).startswith(MODULE_PREFIX)
-    return event.cat in _READ_CATEGORIES
+    """Return whether an event of `PHASES` becomes a row, and may be time 0 of the trace."""
+    return _is_read(event) and not is_function(event)
+
+
+def least_ns_read(event: KinetoEvent) -> int | None:
+    """Return the least duration in ns of events of this kind that are read; None for no event."""
+    if not _is_read(event):
+        return None
+    return MIN_FUNCTION_NS if is_function(event) else NO_TIME
+
+
+def _is_read(event: KinetoEvent) -> bool:
+    """Return whether an event of `PHASES` is read: it becomes a row, or is a Python function."""
+    return event.cat in (MEMORY if event.ph == "i" else _READ_CATEGORIES)
 
 
 _DIRECTION: Final = re.compile(

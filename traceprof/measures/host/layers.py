@@ -3,7 +3,7 @@
 The spans of layers come from the best source of a run, in this order: the ``layer:`` ranges that
 `traceprof record --layers` injects; the ranges of ``emit_nvtx`` and ``record_function``; other NVTX
 ranges; the operators of a CPU trace. Sequence numbers in names (", seq = 12") link a backward
-operator to its forward operator.
+operator to its forward operator. Python functions are measured in the same way.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from traceprof.model.combining import combine
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Table
+from traceprof.model.table import Table, objects
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.functions import is_of_program, sleeps, waits
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 
 LAYER: Final = "layer:"
 """Prefix of the names of ranges that `traceprof record --layers` injects."""
 
 _RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
+_FUNCTIONS: Final = "functions"
+PROGRAM_FUNCTIONS: Final = "functions of the program"
 _SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(?P<number>\d{1,18})")
 _BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
@@ -74,16 +77,22 @@ def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
     names = trace.ranges["name"]
     likely = names.texts[codes_containing(names.texts, [LAYER])].tolist()
     is_layer = names.isin([text for text in likely if text.startswith(LAYER)])
+    functions = trace.functions["name"]
+    of_program = functions.by_text(list(map(is_of_program, functions.texts.tolist())))
     return {
         _RECORDED: np.flatnonzero(is_nested & is_from_traceprof & is_layer),
         _RANGES: np.flatnonzero(is_nested & ~is_from_traceprof),
         _OPERATORS: np.flatnonzero(trace.host_ops["source"] == "cpu_op"),
+        _FUNCTIONS: np.arange(len(functions)),
+        PROGRAM_FUNCTIONS: np.flatnonzero(of_program),
     }
 
 
 def _spans(trace: Trace, source: str) -> Table:
     """Return the spans of layers from ``source``."""
-    table = trace.host_ops if source == _OPERATORS else trace.ranges
+    of_functions = dict.fromkeys((_FUNCTIONS, PROGRAM_FUNCTIONS), trace.functions)
+    tables = {_OPERATORS: trace.host_ops, **of_functions}
+    table = tables.get(source, trace.ranges)
     columns = table.select("start_ns", "end_ns", "process", "thread", "name")
     return columns.take(_rows_by_source(trace)[source])
 
@@ -242,4 +251,57 @@ LAYERS = Analysis(
     whole=("ranges", "host_ops"),
     of_ranks=measure_layers,
     finish=_finish,
+)
+
+
+FUNCTIONS_SPEC: Final = ResultSpec.of("""
+    table functions: one row per Python function, by CPU time without nested functions
+    key function: file, line, and name of the function
+    key part: program, library, or waiting (for another thread or a message, or sleeping)
+    total count: number of calls that last 50 µs or more
+    total host_self_ns: CPU time in the function, without nested functions of 50 µs or more
+    total host_ns: CPU time in the function; recursion counts once
+    total device_ns: total duration of the kernels and copies launched in the function and in nested
+        functions, summed over streams and GPUs
+    total work_count: number of these kernels and copies
+    """)
+_PROGRAM, _LIBRARY, _WAITING = "program", "library", "waiting"
+
+
+def measure_functions(trace: Trace) -> Result:
+    """Return the time of every Python function of one rank."""
+    measured = _measure(trace, _FUNCTIONS).table
+    texts = [str(name) for name in measured["layer"]]
+    table = measured.renamed(layer="function").assign(part=objects(map(_part_of, texts)))
+    functions = FUNCTIONS_SPEC.tables[0].of_rows(table)
+    return Result("functions", FUNCTIONS_SPEC, {"functions": functions})
+
+
+def _part_of(name: str) -> str:
+    """Return what a function is part of: the program or a library; or that it waits."""
+    if waits(name) or sleeps(name):
+        return _WAITING
+    return _PROGRAM if is_of_program(name) else _LIBRARY
+
+
+def _finish_functions(result: Result) -> Result:
+    """Return the combined result of all ranks in order, with a note on short calls."""
+    table = result.table.take(result.table["count"] > 0)
+    table = table.in_order("-host_self_ns", "function", "part")
+    return result.with_table(table).with_notes(
+        Note(
+            "The time of calls below 50 µs is part of their caller. The profiler slows down "
+            "functions that make many short calls."
+        )
+    )
+
+
+FUNCTIONS = Analysis(
+    "functions",
+    FUNCTIONS_SPEC,
+    needs=("functions",),
+    uses=("ranges", "host_ops", "kernels", "copies", "api_calls"),
+    whole=("ranges", "host_ops", "functions"),
+    of_rank=measure_functions,
+    finish=_finish_functions,
 )

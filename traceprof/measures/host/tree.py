@@ -6,12 +6,14 @@ The ranges or operators are the spans of layers (`traceprof.measures.host.layers
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.layers import (
+    PROGRAM_FUNCTIONS,
     LayerSpans,
     layer_spans,
     layers_of_work,
@@ -56,6 +58,16 @@ def measure_tree(ranks: Ranks) -> Result:
         nothing = {"nodes": TREE_SPEC.tables[0].of_rows()}
         return Result("tree", TREE_SPEC, nothing, {"source": "", "left_out_count": 0})
     # With one rank, the longest paths suffice. With several ranks, combining needs all paths.
+    return _measured(ranks, source)
+
+
+def measure_stacks(ranks: Ranks) -> Result:
+    """Return host and device time by path of nested Python functions of the program."""
+    return replace(_measured(ranks, PROGRAM_FUNCTIONS), name="function-stacks")
+
+
+def _measured(ranks: Ranks, source: str) -> Result:
+    """Return host and device time by path of the names of a source."""
     return combine(ranks.each(_measure, source, _MAX_PATHS if len(ranks) == 1 else sys.maxsize))
 
 
@@ -142,5 +154,16 @@ TREE = Analysis(
     uses=("ranges", "host_ops", "api_calls", *DEVICE_TABLES),
     whole=("ranges", "host_ops"),
     of_ranks=measure_tree,
+    finish=_finish,
+)
+
+
+STACKS = Analysis(
+    "function-stacks",
+    TREE_SPEC,
+    needs=("functions",),
+    uses=("ranges", "host_ops", "api_calls", *DEVICE_TABLES),
+    whole=("ranges", "host_ops", "functions"),
+    of_ranks=measure_stacks,
     finish=_finish,
 )

@@ -254,6 +254,26 @@ def find_host_charges(trace: Trace) -> Table:
     return times.assign(**named, ns=lengths_of(times))
 
 
+def work_of_main_threads(trace: Trace, times: Mapping[int, Intervals]) -> Table:
+    """Return what the main thread of each process did in its ``times``.
+
+    One row per piece of time: start_ns, end_ns, ns, name, and operator (as in `Charges`).
+    """
+    lanes, main = lanes_within(trace, times), _main_threads(trace)
+    none = np.empty(0, np.int64)
+    names = ("name", "operator", "start_ns", "end_ns")
+    found = [Table(dict.fromkeys(names, none))]
+    for lane in lanes.lanes:
+        if main.get(lane.process) == lane.thread:
+            time = times[lane.process]
+            row, _, *bounds_ns = overlaps(lane.starts, lane.ends, time.starts, time.ends)
+            columns = (lane.name[row], lane.operator[row], *bounds_ns)
+            found.append(Table(dict(zip(names, columns, strict=True))))
+    table, texts = Table.stacked(found), objects(lanes.names)
+    named = {name: Names(table[name], texts) for name in ("name", "operator")}
+    return table.assign(**named, ns=lengths_of(table))
+
+
 def time_by_name(rows: Table) -> dict[str, int]:
     """Return the time in ns that each name was open in ``rows`` of `Charges`, largest first.
 

@@ -1,9 +1,10 @@
 """Find what each thread did at every moment: the innermost open name.
 
-Names are names of ranges, host operators, and API calls, without the numbers that differ from one
-occurrence to the next (`common_categories`). The innermost name is the one that began last. If
-several began at the same time, it is the one that ends first. For each name, the outermost operator
-around it is also reported, which is the name that user code called.
+Names are names of ranges, host operators, API calls, and Python functions of the program, without
+the numbers that differ from one occurrence to the next (`common_categories`). The innermost name is
+the one that began last. If several began at the same time, it is the one that ends first. For each
+name, the outermost operator around it is also reported, which is the name that user code called. If
+there is none, the outermost function that launches no work takes its place.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.host.states import are_full_matches, is_synchronization
-from traceprof.measures.rows import Bools, Ints, ints
+from traceprof.measures.facts import fact
+from traceprof.measures.host.states import are_full_matches, is_launch, is_synchronization
+from traceprof.measures.rows import Bools, Ints, bounds, count_within, ints
 from traceprof.model import nesting
 from traceprof.model.grouping import pieces_of, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
@@ -25,13 +27,14 @@ from traceprof.model.names import Texts, shared
 from traceprof.model.packed import Packed
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
+from traceprof.names import functions
 from traceprof.names.ranges import CYCLE, WINDOW, are_matched, common_categories
 
 _MAX_ROUNDS: Final = 64
 """Maximum number of steps to outer spans before a slower search with logarithmic cost is used.
 Spans rarely nest deeper.
 """
-_TABLES: Final = ("ranges", "host_ops", "api_calls")
+_TABLES: Final = ("ranges", "functions", "host_ops", "api_calls")
 """Tables with names. Of rows that begin and end together, the one of the later table is inside."""
 
 _OS_WAITS: Final = re.compile(
@@ -45,6 +48,8 @@ _PYTHON_WAITS: Final = re.compile(
 )
 """Functions as named by the tracer of JAX and TensorFlow: "$api.py:3165 try_to_block"."""
 _OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
+_PLACE: Final = ("process", "thread", "start_ns")
+_FORWARD: Final = ": forward"
 _UNNAMED: Final = "(unnamed)"
 _OPERATOR: Final = re.compile(r", (seq|op_id) = \d+|^[a-z_]\w*(::\w+)+$|^enumerate\(DataLoader\)#")
 """Names of ranges that are operators: from emit_nvtx (by form), and the fetch of a DataLoader."""
@@ -102,15 +107,17 @@ def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> HostLanes:
 def _rows_within(trace: Trace, name: str, wanted: Mapping[int, Intervals]) -> Table:
     """Return the rows of a table that overlap the times of their process.
 
-    Columns: process, thread, start_ns, end_ns, name (a code), is_operator. Spans are not clipped to
-    the window, because the nesting depends on the original start.
+    Columns: process, thread, start_ns, end_ns, name (a code), is_operator, is_function (a function
+    of the program that launches no work). Spans are not clipped to the window, because the nesting
+    depends on the original start.
     """
     table = trace.whole.table(name)
     columns = table.select("process", "thread", "start_ns", "end_ns", "name")
     within = columns.take(trace.rows_in_whole(name))
     if within.empty or not wanted:
         nothing = within.take(slice(0))
-        return nothing.assign(name=np.empty(0, np.int64), is_operator=np.empty(0, np.bool_))
+        none = np.empty(0, np.bool_)
+        return nothing.assign(name=np.empty(0, np.int64), is_operator=none, is_function=none)
     kept = np.zeros(len(within), np.bool_)
     for piece in pieces_of(len(within)):
         starts, ends, process = ints(within, "start_ns", "end_ns", "process", rows=piece)
@@ -121,10 +128,59 @@ def _rows_within(trace: Trace, name: str, wanted: Mapping[int, Intervals]) -> Ta
                 kept[piece.start + rows] = (opens < ends[rows]) & (starts[rows] < ends[rows])
     # Ranges with these names cover the whole window and describe no activity.
     kept &= ~within["name"].isin((WINDOW, CYCLE))
+    if name == "functions":
+        return _functions_within(trace, within.take(kept))
     taken, texts = within.take(kept), table["name"].texts
     named = are_matched(texts, _OPERATOR) if name == "ranges" else name == "host_ops"
     is_operator = taken["name"].by_text(named & ~are_matched(texts, _NOT_AN_OPERATOR))
-    return taken.assign(name=taken["name"].codes, is_operator=is_operator)
+    none = np.zeros(len(taken), np.bool_)
+    return taken.assign(name=taken["name"].codes, is_operator=is_operator, is_function=none)
+
+
+def _functions_within(trace: Trace, calls: Table) -> Table:
+    """Return the ``calls`` of functions of the program, and the waits, as `_rows_within` does.
+
+    Time in libraries belongs to the function that called them. The range of a module names its
+    forward function.
+    """
+    names = calls["name"]
+    texts = names.texts.tolist()
+    is_named = [functions.is_of_program(text) and not text.endswith(_FORWARD) for text in texts]
+    is_script = [functions.is_script(text) for text in texts]
+    halts = [functions.waits(text) or functions.sleeps(text) for text in texts]
+    is_function = names.by_text(np.array(is_named, np.bool_) & ~np.array(is_script, np.bool_))
+    none = np.zeros(len(calls), np.bool_)
+    rows = calls.assign(
+        name=names.codes,
+        is_operator=none,
+        is_function=is_function & (_count_launches(trace, calls) == 0),
+    )
+    return rows.take(names.by_text(np.array(is_named, np.bool_) | np.array(halts, np.bool_)))
+
+
+@fact
+def functions_without_launches(trace: Trace) -> frozenset[str]:
+    """Return the names of the functions of the program in which no call launches work."""
+    calls, names = trace.functions, trace.functions["name"]
+    launches = names.packed.wide()[_count_launches(trace, calls) > 0]
+    found = np.delete(names.texts, np.unique(launches))
+    return frozenset(name for name in found.tolist() if functions.is_of_program(name))
+
+
+def _count_launches(trace: Trace, calls: Table) -> Ints:
+    """Return the number of launches inside each call of a function, on its thread.
+
+    Without recorded launches, operators count.
+    """
+    launches = trace.whole.api_calls
+    launches = launches.take(is_launch(launches["name"])).select(*_PLACE)
+    launches = launches if len(launches) else trace.whole.host_ops.select(*_PLACE)
+    found = np.zeros(len(calls), np.int64)
+    lanes = rows_by_values(launches["process"], launches["thread"])
+    for lane, rows in rows_by_values(calls["process"], calls["thread"]).items():
+        starts = launches["start_ns"][lanes.get(lane, slice(0))]
+        found[rows] = count_within(starts, *bounds(calls.take(rows)))
+    return found
 
 
 def _shared_names(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
@@ -145,7 +201,9 @@ def _doings(names: Texts) -> Packed:
     rows = Names(np.arange(len(names)), names)
     waits = is_synchronization(rows)
     waits |= are_full_matches(rows, _OS_WAITS) | are_full_matches(rows, _PYTHON_WAITS)
+    waits |= np.fromiter(map(functions.waits, names), np.bool_, len(names))
     sleeps = are_full_matches(rows, _OS_SLEEPS)
+    sleeps |= np.fromiter(map(functions.sleeps, names), np.bool_, len(names))
     return Packed(np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)))
 
 
@@ -154,11 +212,14 @@ def _lanes_of(rows: Table) -> Iterator[HostLane]:
     process, thread, starts, ends, name = ints(
         rows, "process", "thread", "start_ns", "end_ns", "name"
     )
-    is_operator = rows["is_operator"]
+    is_operator, is_function = rows["is_operator"], rows["is_function"]
     for (process_id, thread_id), rows_of_thread in rows_by_values(process, thread).items():
         ordered = rows_of_thread[np.lexsort((-ends[rows_of_thread], starts[rows_of_thread]))]
         first, last, owner = innermost_pieces(starts[ordered], ends[ordered])
         outer = find_outermost_ancestors(ends[ordered], is_operator[ordered])[owner]
+        if is_function[ordered].any():
+            caller = find_outermost_ancestors(ends[ordered], is_function[ordered])[owner]
+            outer = np.where(outer < 0, caller, outer)
         codes = name[ordered]
         operator = codes[np.where(outer < 0, owner, outer)]
         yield HostLane(process_id, thread_id, first, last, codes[owner], operator)

@@ -189,7 +189,9 @@ def tree_figure(tree: Result, _: PageContext) -> str:
     menu: dict[str, Any] = choice(list(shown.values()), [1] * len(shown))
     figure = figure_html(
         traces,
-        "Flame graph of ranges or operators",
+        "Flame graph of Python functions"
+        if tree.name == "function-stacks"
+        else "Flame graph of ranges or operators",
         height=60 + 34 * depth,
         margin={"l": 8, "r": 8, "t": 44, "b": 8},
         uniformtext={"minsize": 9, "mode": "hide"},

@@ -74,7 +74,8 @@ SUBJECTS: Final = tuple(
         "flops-layers energy",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
-        "Idle time and CPU": "gaps idle launches sync tree ranges range-work operators",
+        "Idle time and CPU": "gaps idle launches sync tree ranges range-work functions "
+        "function-stacks operators",
         "GPUs": "kernels durations classes summary occupancy streams memory counters",
         "Data movement": "copies transfers bandwidth collectives callers buckets "
         "collective-events network network-time",
@@ -100,6 +101,8 @@ _LABELS: Final = {
     "path": "Critical path",
     "sync": "Synchronization",
     "tree": "Flame graph",
+    "functions": "Python functions",
+    "function-stacks": "Flame graph of Python functions",
     "operators": "Host operators",
 }
 
@@ -216,6 +219,7 @@ _FIGURES: Final[Mapping[str, Callable[[Result, PageContext], str]]] = {
     "flops": roofline_figure,
     "flops-kernels": roofline_figure,
     "tree": tree_figure,
+    "function-stacks": tree_figure,
 }
 """Figures that plotly draws. The charts need no script."""
 _DEVICES: Final = TableSpec.of("""

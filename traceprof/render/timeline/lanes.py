@@ -165,6 +165,7 @@ class _Lane:
 
 _LANES: Final = (
     _Lane("ranges", "name", "Ranges", "range", "range"),
+    _Lane("functions", "name", "Python functions", "host_op", "host_op"),
     _Lane("marks", "name", "Marks", "mark", "mark"),
     _Lane("collectives", "op", "Collectives", "collective", "communication"),
     _Lane("host_ops", "name", "Operators", "host_op", "host_op"),
