@@ -98,8 +98,8 @@ def test_slow_intervals_whose_lines_report_slow_steps_are_no_pauses(tmp_path: Pa
     steps_s[12] = steps_s[29] = 3.0
     said = sentences(run_of(megatron(tmp_path / "slow.log", steps_s)).notes)
     assert said == [
-        "40.00 s of 440.0 s (9.1%) in 2 slow intervals, the longest 20.00 s, before steps 130, 300; "
-        "the overall rates include them"
+        "40.00 s of 440.0 s (9.1%) in 2 slow intervals, the longest 20.00 s, before steps 130, "
+        "300; the overall rates include them"
     ]
 
 

@@ -144,14 +144,19 @@ def compare_steps(
     which include outliers, instead of pairs of steps.
     """
     counts = len(base), len(new)
-    is_drifting = any(drift is not None for drift in _drifts_of(base, new, are_rates=are_rates))
+    # The caller of `of_means` may join the steps of several processes, which differ in their level.
+    drifts: list[_Float64Array | None] = [None, None]
+    if not of_means:
+        drifts = _drifts_of(base, new, are_rates=are_rates)
+    is_drifting = any(drift is not None for drift in drifts)
     period = 1 if is_drifting else _period_of_both(base, new)
     base, new = (_average_periods(values, period, are_rates) for values in (base, new))
     found = _untested(float(np.median(base)), float(np.median(new)), *counts)
     if min(len(base), len(new)) < MIN_STEPS:
         return found
     times = [1 / values if are_rates else values for values in (base, new)]
-    drifts = _drifts_of(base, new, are_rates=are_rates)
+    if period > 1 and not of_means:
+        drifts = _drifts_of(base, new, are_rates=are_rates)
     is_drifting = any(drift is not None for drift in drifts)
     if of_means or is_drifting or any(are_long(values) is not None for values in (base, new)):
         rests = [
