@@ -47,6 +47,7 @@ _PER_MACHINE: Final = re.compile(
 _PROSE_BATCH: Final = re.compile(
     r"\bbatch[ -]?sizes?\b(?P<scope>[a-z ()/-]{0,24}+)[:=]?+ ?(?P<n>\d{1,7}+)\b", re.I
 )
+_CLAUSE_END: Final = re.compile(r"[.,;\n]")
 _MAX_SCOPE_CHARS: Final = 30
 _GLOBAL: Final = re.compile(r"\b(?:global|total|effective|overall|aggregate)\b", re.I)
 _LOCAL: Final = re.compile(
@@ -107,8 +108,8 @@ def batches_in_prose(text: str) -> dict[str, float]:
     for match in _PROSE_BATCH.finditer(text):
         before = text[max(0, match.start() - _MAX_SCOPE_CHARS) : match.start()]
         after = text[match.end() : match.end() + _MAX_SCOPE_CHARS]
-        before, after = (re.split(r"[.,;\n]", words) for words in (before, after))
-        words = " ".join((before[-1], match["scope"], after[0]))
+        in_clause = (_CLAUSE_END.split(before)[-1], match["scope"], _CLAUSE_END.split(after)[0])
+        words = " ".join(in_clause)
         is_global, is_local = _GLOBAL.search(words), _LOCAL.search(words)
         scope = "" if bool(is_global) == bool(is_local) else "global" if is_global else "device"
         found.setdefault(scope, set()).add(float(match["n"]))
