@@ -67,7 +67,7 @@ def test_every_pattern_of_the_package_is_among_those_that_are_tried() -> None:
     used = all_patterns()
     assert len(used) > 450
     wheres = " ".join(one.where for one in used)
-    for where in ("logs.lines._PREFIX", "secrets._NAMED", "logs: lightning, a mark", "rates.py:"):
+    for where in ("logs.lines._PREFIX", "secrets._NAMED", "logs: lightning, a mark", "cells.py:"):
         assert where in wheres
 
 

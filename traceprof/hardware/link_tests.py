@@ -26,9 +26,10 @@ _NAME: Final = re.compile(r"\b(?P<name>[a-z_]{3,24})_perf\b")
 _START: Final = re.compile(r"#\s*+(?:nThread|Collective test starting)\b")
 _RANK: Final = re.compile(r"#\s++Rank\s++(?P<rank>\d{1,6}+)\s")
 _ROW: Final = re.compile(
-    r"\s*+(?P<size>\d{1,15}+)\s++\d{1,15}+\s++[a-z]\w{1,20}+\s++(?:\w{1,20}+\s++)?-?\d{1,6}+\s++"
+    r"^\s*+(?P<size>\d{1,15}+)\s++\d{1,15}+\s++[a-z]\w{1,20}+\s++(?:\w{1,20}+\s++)?-?\d{1,6}+\s++"
     r"(?P<cells>[\d.]{1,20}+\s++[\d.]{1,20}+\s++[\d.]{1,20}+.{0,200})"
 )
+_NUMBER: Final = re.compile(r"\d{1,15}+(?:\.\d{0,15}+)?+")
 _GB: Final = 1e9
 _SOURCE: Final = "from --link-from"
 
@@ -91,7 +92,7 @@ def parse_link_tests(text: str) -> tuple[LinkTest, ...]:
             block.op = block.op or _OPERATIONS[name["name"]]
         if (rank := _RANK.search(line)) is not None:
             block.ranks.add(int(rank["rank"]))
-        row = _ROW.search(line)
+        row = _ROW.match(line)
         if row is not None:
             has_rows = True
             _add_row(block, float(row["size"]), row["cells"].split())
@@ -106,7 +107,7 @@ def parse_link_tests(text: str) -> tuple[LinkTest, ...]:
 
 def _add_row(block: _Block, size: float, cells: Sequence[str]) -> None:
     """Store the bus bandwidth of a row: the third cell, and the third after the errors."""
-    rates = [float(cell) for cell in (*cells[2:3], *cells[6:7]) if re.fullmatch(r"\d+\.?\d*", cell)]
+    rates = [float(cell) for cell in (*cells[2:3], *cells[6:7]) if _NUMBER.fullmatch(cell)]
     if size > 0 and max(rates, default=0.0) > 0:
         block.rates[size] = max(rates) * _GB
 

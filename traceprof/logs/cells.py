@@ -27,9 +27,11 @@ NUMBER_IN_CELL: Final = re.compile(
 )
 """A number, the deviation that may follow it, and its unit."""
 THOUSANDS: Final = re.compile(r"[-+]?+\d{1,3}+(?:[, '_]\d{3})++(?:\.\d++)?+")
-_REMARK: Final = re.compile(r"\s*+[(\[].*+")
+_REMARK: Final = re.compile(r"[(\[].*+")
 _LENGTHS: Final = re.compile(r"(?:\d[\d.]*+\s?+[a-z]{1,7}+[\s,]{0,3}+){2,4}+", re.IGNORECASE)
-_LENGTH: Final = re.compile(r"(?P<number>\d[\d.]*+)\s?+(?P<unit>[a-z]++)", re.IGNORECASE)
+_LENGTH: Final = re.compile(
+    r"(?<![\d.])(?P<number>\d[\d.]{0,20}+)\s?+(?P<unit>[a-z]{1,7}+)", re.IGNORECASE
+)
 _CLOCK: Final = re.compile(r"(?P<h>\d{1,4}+):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:\.\d{1,9}+)?+)")
 _PERIOD: Final = re.compile(
     r"(?P<unit>[a-zµ]{1,12}+)\s?+(?:/|per)\s?+"
@@ -132,7 +134,7 @@ def quantity_of(
     number = number_of(text, has_decimal_commas=has_decimal_commas)
     if number is None or not number.unit:
         return number
-    for unit_text in (number.unit, _REMARK.sub("", number.unit)):
+    for unit_text in (number.unit, _REMARK.sub("", number.unit).strip()):
         if not unit_text:
             return TypedCell(number.value)
         unit = unit_named(unit_text, column)

@@ -27,7 +27,7 @@ _MAX_HEAD_LINES: Final = 200
 _NUMBER: Final = re.compile(
     r"\(?(?P<number>[-+]?\d[\d.]{0,30}+)\s?(?P<unit>%|[A-Za-z]{1,5}+)?\)?", re.ASCII
 )
-_UNIT_IN_NAME: Final = re.compile(r"\s*+[\[(](?P<unit>%|[A-Za-z/]{1,6}+)[\])]$")
+_UNIT_IN_NAME: Final = re.compile(r"[\[(](?P<unit>%|[A-Za-z/]{1,6}+)[\])]$")
 _STAMP: Final = re.compile(r"(?:\d{4}[/-]\d\d[/-]\d\d|\d{8})[ T]\d\d:\d\d:\d\d")
 _TIME_OF_DAY: Final = re.compile(r"\d\d:\d\d:\d\d")
 _DMON_MARK: Final = re.compile(r"#\s*+(?:Date\s++|Time\s++)*gpu\s")

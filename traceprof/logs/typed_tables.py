@@ -47,10 +47,12 @@ _LATEX_SYMBOLS: Final = {
     "\\pm": "±", "\\,": "", "$": "",
 }  # fmt: skip
 _TABLE_TAG: Final = re.compile(r"<(?P<end>/?+)table\b", re.IGNORECASE)
-_ROW_TAG: Final = re.compile(r"<tr\b[^>]*+>", re.IGNORECASE)
-_CELL_TAG: Final = re.compile(r"<t[dh]\b[^>]*+>", re.IGNORECASE)
+_ROW_TAG: Final = re.compile(r"<tr\b[^<>]{0,200}+>", re.IGNORECASE)
+_CELL_TAG: Final = re.compile(r"<t[dh]\b[^<>]{0,200}+>", re.IGNORECASE)
 _TAG: Final = re.compile(r"<[^<>]{0,2000}+>")
-_HTML_TITLE: Final = re.compile(r"<h[1-6]\b[^>]*+>(?P<title>[^<]{1,200}+)</h[1-6]>", re.IGNORECASE)
+_HTML_TITLE: Final = re.compile(
+    r"<h[1-6]\b[^<>]{0,99}+>(?P<title>[^<]{1,200}+)</h[1-6]>", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,10 @@ _PER_MACHINE: Final = re.compile(
     re.I,
 )
 _PROSE_BATCH: Final = re.compile(
-    r"(?P<before>[\w /-]{0,30})\bbatch[ -]?size[s]?(?P<scope>[\w ()/-]{0,24}?)"
-    r"(?: of| is| was| =|:|=)? ?(?P<n>\d{1,7})\b(?P<after>[\w /()-]{0,24})",
-    re.I,
+    r"\bbatch[ -]?sizes?\b(?P<scope>[a-z ()/-]{0,24}+)[:=]?+ ?(?P<n>\d{1,7}+)\b", re.I
 )
+_CLAUSE_END: Final = re.compile(r"[.,;\n]")
+_MAX_SCOPE_CHARS: Final = 30
 _GLOBAL: Final = re.compile(r"\b(?:global|total|effective|overall|aggregate)\b", re.I)
 _LOCAL: Final = re.compile(
     r"\bper[ -](?:gpu|device|worker|rank)|/ ?gpu|\b(?:local|micro|each gpu)\b", re.I
@@ -106,7 +106,10 @@ def batches_in_prose(text: str) -> dict[str, float]:
     """
     found: dict[str, set[float]] = {}
     for match in _PROSE_BATCH.finditer(text):
-        words = " ".join(match[name] or "" for name in ("before", "scope", "after"))
+        before = text[max(0, match.start() - _MAX_SCOPE_CHARS) : match.start()]
+        after = text[match.end() : match.end() + _MAX_SCOPE_CHARS]
+        in_clause = (_CLAUSE_END.split(before)[-1], match["scope"], _CLAUSE_END.split(after)[0])
+        words = " ".join(in_clause)
         is_global, is_local = _GLOBAL.search(words), _LOCAL.search(words)
         scope = "" if bool(is_global) == bool(is_local) else "global" if is_global else "device"
         found.setdefault(scope, set()).add(float(match["n"]))
