@@ -6,7 +6,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 import typer
 
@@ -23,7 +23,7 @@ from traceprof.cli.output import Printing, detail, message, out, print_answer
 from traceprof.errors import RecordingError, TraceprofError, UsageError
 
 if TYPE_CHECKING:
-    from traceprof.recording import Recording
+    from traceprof.recording import Recording, RecordRequest
     from traceprof.render.registry import Answered
 
 _SCHEMA = 1
@@ -52,8 +52,25 @@ def record(
         typer.Argument(help="Program to run, with its arguments, after --.", metavar="COMMAND"),
     ],
     output: Annotated[
-        str, option("--output -o", "Trace file to write, or FOLDER/ for one file per rank.", "FILE")
-    ] = "trace.sqlite",
+        str | None,
+        option(
+            "--output -o",
+            "Trace file to write, or FOLDER/ for one file per rank. Default: trace.sqlite; run/ "
+            "with --live.",
+            "FILE",
+        ),
+    ] = None,
+    live: Annotated[
+        bool, option("--live", "Keep a live status for `watch` and `capture` instead of a trace.")
+    ] = False,
+    capture_when: Annotated[
+        str | None,
+        option(
+            "--capture-when",
+            "With --live, capture 5 steps when a condition is met: straggler, slow, or drop=5%.",
+            "LIST",
+        ),
+    ] = None,
     recorder: Annotated[
         str, option("--with", "Record with auto, cupti, nsys, nvprof, or torch.", "RECORDER")
     ] = "auto",
@@ -117,6 +134,9 @@ def record(
     from traceprof.recording import record as run_and_record
     from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from, parse_steps
 
+    if capture_when is not None and not live:
+        raise UsageError("--capture-when needs --live")
+    output = output or ("run/" if live else "trace.sqlite")
     request = RecordRequest(
         command=command,
         output=Path(output),
@@ -140,11 +160,21 @@ def record(
         say=message,
         detail=detail,
     )
+    if live:
+        _record_live(request, capture_when)
     recording = run_and_record(request)
     print_recording(recording)
     if recording.output is not None and saving.is_wanted:
         _save_run(saving, recording.output)
     raise typer.Exit(recording.exit_code or 0)
+
+
+def _record_live(request: RecordRequest, capture_when: str | None) -> NoReturn:
+    """Run a program with a live status, and exit with its exit code."""
+    from traceprof.recording.live.running import parse_conditions, record_live
+
+    conditions = None if capture_when is None else parse_conditions(capture_when)
+    raise typer.Exit(record_live(request, conditions))
 
 
 def print_recording(recording: Recording) -> None:

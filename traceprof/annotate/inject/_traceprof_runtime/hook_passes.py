@@ -50,9 +50,9 @@ def install_modules(torch):
         has_gradients = is_grad_enabled()
         if not has_gradients and is_compiled_graph(self):
             return original(self, *args, **kwargs)
-        emitter = session.emitter()
         name = phase_of(self, has_gradients)
         steps.begin_forward(may_train=name == "forward")
+        emitter = session.emitter()
         emitter.push(name, steps.number)
         if layers is not None:
             layers.find_names(self)
@@ -183,6 +183,7 @@ def _wrap_gradients(original, leaves_gradients):
             emitter.push(gradients.KEPT, steps.number)
             emitter.pop()
         steps.begin_backward(adds)
+        emitter = session.emitter()
         emitter.push("backward", steps.number)
         try:
             return original(*args, **kwargs)
