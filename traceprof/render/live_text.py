@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import wrap
 from typing import Any, Final
 
 from traceprof.recording.live.status import Node
@@ -17,6 +18,7 @@ from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
 from traceprof.units import format_bytes, format_duration, format_number, format_ratio
 
+_MIN_WIDTH: Final = 40
 _MAX_RANKS: Final = 16
 _MAX_NODES: Final = 8
 _MAX_FRAMES: Final = 6
@@ -39,17 +41,21 @@ def watch_text(view: View, nodes: Sequence[Node], name: str, width: int = 100) -
     lines = [_head(view, name)]
     if not view.ranks:
         return "\n".join([*lines, "No process has begun a step yet.", ""])
-    lines += [_labeled("Step time", text) for text in _step_time(view)]
-    lines += [_labeled("Phases", text) for text in _phases(view)]
-    lines += [_labeled("Metrics", text) for text in _metrics(view)]
-    lines += [_labeled("Ranks", text) for text in _ranks(view)]
-    lines += [_labeled("Problem", text) for text in problems(view)]
-    for node in nodes[:_MAX_NODES]:
-        lines.append(_labeled("Host", _node(node)))
+    hosts = [_node(node) for node in nodes[:_MAX_NODES]]
     if len(nodes) > _MAX_NODES:
-        lines.append(_labeled("", f"{len(nodes) - _MAX_NODES} more hosts"))
-    lines += ["", *_table(view)]
-    return "\n".join(line[:width].rstrip() for line in lines) + "\n"
+        hosts.append(f"{len(nodes) - _MAX_NODES} more hosts")
+    for label, texts in (
+        ("Step time", _step_time(view)),
+        ("Phases", _phases(view)),
+        ("Metrics", _metrics(view)),
+        ("Ranks", _ranks(view)),
+        ("Problem", problems(view)),
+        ("Host", hosts),
+    ):
+        for text in texts:
+            lines += _labeled(label, text, width)
+    table = [line[:width].rstrip() for line in _table(view)]
+    return "\n".join([*lines, "", *table]) + "\n"
 
 
 def watch_line(view: View) -> str:
@@ -65,7 +71,9 @@ def watch_json(view: View, nodes: Sequence[Node]) -> str:
     document: dict[str, Any] = {
         "schema": _SCHEMA,
         **asdict(view),
-        "nodes": [{field: getattr(node, field) for field in node.__struct_fields__} for node in nodes],
+        "nodes": [
+            {field: getattr(node, field) for field in node.__struct_fields__} for node in nodes
+        ],
     }
     document["stalled"] = [rank.label for rank in view.stalled]
     return json.dumps(document, default=str) + "\n"
@@ -79,8 +87,10 @@ def _head(view: View, name: str) -> str:
     return f"{plain_text(name, _MAX_NAME)}  ·  {n_ranks}{step}  ·  {clock}"
 
 
-def _labeled(label: str, text: str) -> str:
-    return f"{label:11} {text}"
+def _labeled(label: str, text: str, width: int) -> list[str]:
+    """Return ``text`` with its label, wrapped to ``width`` columns."""
+    first, indent = f"{label:11} ", " " * 12
+    return wrap(text, max(width, _MIN_WIDTH), initial_indent=first, subsequent_indent=indent)
 
 
 def _step_time(view: View, *, with_bars: bool = True) -> list[str]:
@@ -103,16 +113,21 @@ def _phases(view: View) -> list[str]:
     if not view.step_ns:
         return []
     shares = ((name, ns / view.step_ns) for name, ns in view.phases_ns.items() if ns)
-    return [" · ".join(f"{name} {format_ratio(share)}" for name, share in shares)]
+    text = " · ".join(f"{name} {format_ratio(share)}" for name, share in shares)
+    return [f"{text}  ({view.shown})" if len(view.ranks) > 1 else text]
 
 
 def _metrics(view: View) -> list[str]:
     shown = list(view.metrics.items())[:_MAX_METRICS]
     texts = [
-        f"{plain_text(name, _MAX_NAME)} {format_number(value)} (step {step})"
+        f"{plain_text(name, _MAX_NAME)} {_metric_text(value)} (step {step})"
         for name, (value, step) in shown
     ]
     return [" · ".join(texts)] if texts else []
+
+
+def _metric_text(value: float | None) -> str:
+    return "NaN or infinite" if value is None else format_number(value)
 
 
 def _ranks(view: View) -> list[str]:
@@ -135,20 +150,7 @@ def straggler_text(straggler: Straggler) -> str:
 
 def problems(view: View) -> list[str]:
     """Return the stalls, lost processes, and missing data, one text each."""
-    texts = []
-    waiting = [rank for rank in view.stalled if rank.pending]
-    suspects = [rank for rank in view.stalled if not rank.pending]
-    if waiting and suspects:
-        texts.append(
-            f"{_labels(waiting)} waits in {plain_text(waiting[0].pending, _MAX_NAME)}; "
-            f"{_labels(suspects)} has not reached it"
-        )
-    for rank in suspects or waiting[:1]:
-        inside = f" in {plain_text(rank.phase, _MAX_NAME)}" if rank.phase else ""
-        texts.append(
-            f"{rank.label} is stalled{inside}: no step for {format_duration(rank.since_step_ns)}"
-        )
-        texts += [f"  at {plain_text(frame, 160)}" for frame in rank.stack[:_MAX_FRAMES]]
+    texts = [*_stalls(view)]
     for state, what in (
         ("lost", "gives no sign of life (its process hangs, or its host is lost)"),
         ("killed", "was killed"),
@@ -167,6 +169,25 @@ def problems(view: View) -> list[str]:
         texts.append(f"{_labels(unwritten)} could not write its status (disk full?)")
     if view.n_damaged:
         texts.append(f"{view.n_damaged} status files cannot be read")
+    return texts
+
+
+def _stalls(view: View) -> list[str]:
+    """Return which ranks are stalled, where, and which of them the others wait for."""
+    texts = []
+    waiting = [rank for rank in view.stalled if rank.pending]
+    suspects = [rank for rank in view.stalled if not rank.pending]
+    if waiting and suspects:
+        texts.append(
+            f"{_labels(waiting)} waits in {plain_text(waiting[0].pending, _MAX_NAME)}; "
+            f"{_labels(suspects)} has not reached it"
+        )
+    for rank in suspects or waiting[:1]:
+        inside = f" in {plain_text(rank.phase, _MAX_NAME)}" if rank.phase else ""
+        texts.append(
+            f"{rank.label} is stalled{inside}: no step for {format_duration(rank.since_step_ns)}"
+        )
+        texts += [f"at {plain_text(frame, 160)}" for frame in rank.stack[:_MAX_FRAMES]]
     return texts
 
 
@@ -208,9 +229,19 @@ def _table(view: View) -> list[str]:
     """Return the table of ranks: all of them, or those with a problem and the slowest."""
     shown = list(view.ranks)
     if len(shown) > _MAX_RANKS:
-        order = sorted(shown, key=lambda rank: (_STATES.index(rank.state), -(rank.work_ns or 0)))
+        slow = view.straggler.rank if view.straggler else None
+        order = sorted(
+            shown,
+            key=lambda rank: (
+                rank.rank is None or rank.rank != slow,
+                _STATES.index(rank.state),
+                -(rank.work_ns or 0),
+            ),
+        )
         shown = sorted(order[:_MAX_RANKS], key=lambda rank: (rank.rank is None, rank.rank or 0))
-    rows = [("", "step", "step time", "work", "waiting", "CPU", "memory", "state")]
+    rows: list[tuple[str, ...]] = [
+        ("", "step", "step time", "work", "waiting", "CPU", "memory", "state")
+    ]
     rows += [_row(rank) for rank in shown]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -221,7 +252,7 @@ def _table(view: View) -> list[str]:
         for row in rows
     ]
     if len(view.ranks) > len(shown):
-        lines.append(f"{len(view.ranks) - len(shown)} other ranks have no problem or less work")
+        lines.append(f"{len(view.ranks) - len(shown)} other ranks are not shown")
     return lines
 
 

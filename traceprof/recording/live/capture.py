@@ -18,7 +18,7 @@ from traceprof.errors import RecordingError, TraceError, UsageError
 from traceprof.files import write_file
 from traceprof.recording.finishing import finish
 from traceprof.recording.live.status import LiveRun, Process
-from traceprof.recording.request import Recording, RecordRequest, writing
+from traceprof.recording.request import Recording, writing
 from traceprof.recording.work_folder import Notes, has_captured, read_notes, write_notes
 
 REQUEST: Final = "request.json"
@@ -44,7 +44,7 @@ class Request:
     ranks: frozenset[int] | None = None
 
     def state_of(self, process: Process) -> str:
-        """Return the state of this capture in a process: "", "waiting", "recording", "done" …"""
+        """Return the state of this capture in a process ("waiting", "done" …; "": not received)."""
         capture = process.header.capture
         return str(capture.get("state", "")) if capture.get("id") == self.number else ""
 

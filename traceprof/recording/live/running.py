@@ -280,9 +280,7 @@ def _cpu_times() -> tuple[int, int]:
 def _memory() -> dict[str, int]:
     """Return the memory of this host and its used part, in bytes; {} where it is unknown."""
     try:
-        lines = dict(
-            line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines()
-        )
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         total, free = (1024 * int(lines[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
     except (OSError, ValueError, KeyError):
         return {}
@@ -328,10 +326,9 @@ def record_live(request: RecordRequest, conditions: Conditions | None = None) ->
         monitor = Monitor(live, conditions, request.say)
         stack.callback(monitor.close)
         program = Program(grace_s=request.grace_s, say=request.say)
-        code = run_recorded(
+        return run_recorded(
             request.command, live_environment(live, request), monitor.tick, program=program
         )
-    return code
 
 
 def _check_options(request: RecordRequest) -> None:

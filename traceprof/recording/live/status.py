@@ -51,9 +51,11 @@ class Header(msgspec.Struct, frozen=True):
     """The header of a status file. Times are ns on the monotonic clock of the machine ``boot``.
 
     ``started_ns`` is ns since 1970, like ``offset_ns`` plus a monotonic time. ``pending`` is the
-    oldest incomplete collective: (operator, start, number of incomplete calls). ``is_wait_unknown``:
-    the time in which the process waits for other ranks is not measured. ``capture`` is the state of
-    the last capture. ``ended`` is "", "finished", or "failed".
+    oldest incomplete collective: (operator, start, number of incomplete calls).
+    ``is_wait_unknown``: the time in which the process waits for other ranks is not measured.
+    ``capture`` is the state of the last capture. ``metrics``: name → (value, step); the value is
+    None if it is not finite.
+    ``ended`` is "", "finished", or "failed".
     """
 
     version: int
@@ -77,7 +79,7 @@ class Header(msgspec.Struct, frozen=True):
     cpu_ns: int = 0
     memory_bytes: int | None = None
     device_bytes: tuple[int, int] | None = None
-    metrics: dict[str, tuple[float, int]] = {}
+    metrics: dict[str, tuple[float | None, int]] = {}
     capture: dict[str, Any] = {}
     n_errors: int = 0
     ended: str = ""
@@ -186,9 +188,10 @@ def _read_steps(file: BinaryIO, first: int, size: int) -> Rows:
     file.seek(HEADER_BYTES + first % N_STEPS * _STEP_BYTES)
     data = file.read(size * _STEP_BYTES)
     data = data[: len(data) // _STEP_BYTES * _STEP_BYTES]
-    rows = np.frombuffer(data, "<i8").reshape(-1, len(STEP_FIELDS)).astype(np.int64)
+    rows: Rows = np.frombuffer(data, "<i8").reshape(-1, len(STEP_FIELDS)).astype(np.int64)
     is_valid = (rows[:, 0] == np.arange(first, first + len(rows))) & (rows[:, 3] >= 0)
-    return rows[is_valid]
+    valid: Rows = rows[is_valid]
+    return valid
 
 
 def read_header(data: bytes, path: Path) -> Header:
@@ -197,14 +200,13 @@ def read_header(data: bytes, path: Path) -> Header:
     Raises:
         TraceError: the data is damaged, or is being written.
     """
-    try:
+    if len(data) >= _HEADER.size:
         magic, length, crc = _HEADER.unpack_from(data)
         text = data[_HEADER.size : _HEADER.size + length]
-        if magic != MAGIC or len(text) != length or zlib.crc32(text) != crc:
-            raise ValueError("damaged header")
-        return _decode_header(text)
-    except (struct.error, ValueError) as error:
-        raise TraceError(f"{path}: not a live status ({error})") from None
+        if magic == MAGIC and len(text) == length and zlib.crc32(text) == crc:
+            with suppress(ValueError):
+                return _decode_header(text)
+    raise TraceError(f"{path}: not a live status, or damaged")
 
 
 def read_minutes(path: Path) -> Rows:
@@ -217,9 +219,10 @@ def read_minutes(path: Path) -> Rows:
         file.seek(_MINUTES_AT)
         data = file.read(N_MINUTES * _MINUTE_BYTES)
     data = data[: len(data) // _MINUTE_BYTES * _MINUTE_BYTES]
-    rows = np.frombuffer(data, "<i8").reshape(-1, len(MINUTE_FIELDS)).astype(np.int64)
+    rows: Rows = np.frombuffer(data, "<i8").reshape(-1, len(MINUTE_FIELDS)).astype(np.int64)
     rows = rows[(rows[:, 0] > 0) & (rows[:, 1] > 0)]
-    return rows[np.argsort(rows[:, 0])]
+    ordered: Rows = rows[np.argsort(rows[:, 0])]
+    return ordered
 
 
 def read_nodes(live: Path) -> list[Node]:

@@ -31,8 +31,7 @@ class RankView:
     """One process now. Times are ns per step (medians of the last steps); None: not known.
 
     ``work_ns`` is the step time without waiting for other ranks. ``state`` is that of the process,
-    or "stalled". ``steps_left_ns`` is the time since its last step. ``attempts`` counts the starts
-    of this rank.
+    or "stalled". ``attempts`` counts the starts of this rank.
     """
 
     label: str
@@ -74,7 +73,10 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A run now. ``step_ns`` is the step time of the slowest rank, ``usual_ns`` that of before.
+    """A run now.
+
+    ``step_ns``, ``usual_ns`` (of the steps before), ``bars_ns``, and ``phases_ns`` are those of the
+    straggler; without a straggler, of the rank with the longest steps (``shown``).
 
     ``bars_ns`` are step times of the last steps, oldest first. ``why_no_straggler`` is set if ranks
     cannot be compared. ``missing`` is the number of ranks without a status; None: unknown.
@@ -85,12 +87,13 @@ class View:
     step_ns: float | None = None
     usual_ns: float | None = None
     samples_per_s: float | None = None
+    shown: str = ""
     bars_ns: tuple[float, ...] = ()
     phases_ns: dict[str, float] = field(default_factory=dict)
     straggler: Straggler | None = None
     why_no_straggler: str = ""
     stalled: tuple[RankView, ...] = ()
-    metrics: dict[str, tuple[float, int]] = field(default_factory=dict)
+    metrics: dict[str, tuple[float | None, int]] = field(default_factory=dict)
     missing: int | None = None
     n_damaged: int = 0
     time_s: float = 0.0
@@ -114,9 +117,9 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> View:
         for (process, _), rank in zip(current, ranks, strict=True)
         if len(process.steps) and rank.state in ("running", "stalled", "lost")
     ] or [process for process, _ in current if len(process.steps)]
-    slowest = max(running, key=_step_ns, default=None)
-    straggler, reason = find_straggler([process for process in running])
-    sizes = {process.header.world_size for process, _ in current} - {None}
+    straggler, reason = find_straggler(running)
+    slowest = max(running, key=lambda process: _rank_order(process, straggler), default=None)
+    sizes = [size for process, _ in current if (size := process.header.world_size) is not None]
     known = {rank.rank for rank in ranks if rank.rank is not None}
     rates = [rank.samples_per_s for rank in ranks if rank.samples_per_s and rank.state != "killed"]
     lowest = next((process for process, _ in current if process.header.metrics), None)
@@ -126,6 +129,7 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> View:
         step_ns=_step_ns(slowest) if slowest else None,
         usual_ns=_usual_ns(slowest) if slowest else None,
         samples_per_s=sum(rates) if rates else None,
+        shown=_label_of(slowest) if slowest else "",
         bars_ns=_bars_of(slowest.column("duration_ns")) if slowest else (),
         phases_ns=_phases_of(slowest) if slowest else {},
         straggler=straggler,
@@ -136,6 +140,12 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> View:
         n_damaged=n_damaged,
         time_s=time.time(),
     )
+
+
+def _rank_order(process: Process, straggler: Straggler | None) -> tuple[bool, float]:
+    """Return the sort key that puts the straggler last, and ranks with longer steps later."""
+    is_straggler = straggler is not None and process.header.rank == straggler.rank
+    return is_straggler, _step_ns(process)
 
 
 def _current_attempts(processes: Sequence[Process]) -> list[tuple[Process, int]]:
@@ -155,7 +165,7 @@ def _rank_view(process: Process, attempts: int) -> RankView:
     wait_ns = float(np.median(process.column("wait_ns")[-_N_NOW:])) if has_steps else None
     is_known = has_steps and not header.is_wait_unknown
     return RankView(
-        label=f"rank {header.rank}" if header.rank is not None else f"process {header.pid}",
+        label=_label_of(process),
         rank=header.rank,
         host=header.host,
         pid=header.pid,
@@ -177,6 +187,11 @@ def _rank_view(process: Process, attempts: int) -> RankView:
         n_steps=header.n_steps,
         n_errors=header.n_errors,
     )
+
+
+def _label_of(process: Process) -> str:
+    header = process.header
+    return f"process {header.pid}" if header.rank is None else f"rank {header.rank}"
 
 
 def is_stalled(process: Process) -> bool:
@@ -204,14 +219,13 @@ def _usual_ns(process: Process) -> float | None:
 
 def _work_of(steps: Rows) -> Rows:
     """Return the durations of steps without the time that the process waited for other ranks."""
-    return np.maximum(steps[:, 3] - steps[:, 8], 0)
+    work: Rows = np.maximum(steps[:, 3] - steps[:, 8], 0)
+    return work
 
 
 def _phases_of(process: Process) -> dict[str, float]:
     """Return the median time of each phase per step, and of the rest of the step."""
-    phases = {
-        name: float(np.median(process.column(f"{name}_ns")[-_N_NOW:])) for name in PHASES
-    }
+    phases = {name: float(np.median(process.column(f"{name}_ns")[-_N_NOW:])) for name in PHASES}
     return {**phases, OTHER: max(0.0, _step_ns(process) - sum(phases.values()))}
 
 
@@ -284,9 +298,10 @@ def _place_of(slow: Process, others: Sequence[Process], excess_ns: float) -> str
     The other ranks wait in one of the phases, where they do not spend less time than the slow rank.
     """
     phases = _phases_of(slow)
-    medians = {
-        name: float(np.median([_phases_of(process)[name] for process in others]))
-        for name in phases
+    others_phases = [_phases_of(process) for process in others]
+    more = {
+        name: ns - float(np.median([times[name] for times in others_phases]))
+        for name, ns in phases.items()
     }
-    name = max(phases, key=lambda phase: phases[phase] - medians[phase])
-    return name if phases[name] - medians[name] >= excess_ns / 2 else ""
+    name = max(more, key=more.__getitem__)
+    return name if more[name] >= excess_ns / 2 else ""

@@ -81,7 +81,7 @@ class LiveEmitter:
         self._step_samples = self._wait_ns = self._n_calls = 0
         self._last_call_ns = self._counted_ns = 0
 
-    def push(self, name, payload=0):
+    def push(self, name, _payload=0):
         """Open a range on this thread."""
         try:
             stack = self._local.stack
@@ -104,7 +104,7 @@ class LiveEmitter:
         self._times[phase] += duration_ns - inner_ns
         self.n_events += 1
 
-    def start(self, name, payload=0):
+    def start(self, name, _payload=0):
         """Open a step (token None) or another range that any thread may end."""
         if name.startswith(("step", "user_step")):
             self._begin_step()
@@ -129,9 +129,11 @@ class LiveEmitter:
         elif name.startswith(_METRIC):
             name = name[len(_METRIC) :][:_MAX_NAME_LENGTH]
             if name in self.metrics or len(self.metrics) < _MAX_METRICS:
-                self.metrics[name] = (float(payload), steps.number)
+                value = float(payload)
+                is_finite = value - value == 0  # JSON has no NaN
+                self.metrics[name] = (value if is_finite else None, steps.number)
 
-    def collective(self, start_ns, end_ns, name, n_bytes, thread, details):
+    def collective(self, start_ns, end_ns, _name, _n_bytes, _thread, details):
         """Add the time in which this process waited for a call that is complete.
 
         A call may overlap with the work before the next call. So its waiting begins with the last

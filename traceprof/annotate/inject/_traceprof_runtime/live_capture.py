@@ -69,7 +69,7 @@ class Captures:
 
     def _begin(self, number):
         """Begin the requested capture; a failure is reported and does not reach the program."""
-        request, first, n_steps = self._wanted
+        request, _, n_steps = self._wanted
         self._wanted = None
         folder = os.path.join(self._directory, "capture-%d" % request)
         if not os.path.isdir(folder):
@@ -128,7 +128,7 @@ def parse_request(data):
     """
     request = json.loads(data.decode())
     number, first, n_steps = (int(request[name]) for name in ("id", "first", "steps"))
-    if not (0 < number and 0 <= first and 0 < n_steps <= _MAX_STEPS):
+    if number < 1 or first < 0 or not 0 < n_steps <= _MAX_STEPS:
         raise ValueError("numbers of a request are out of range")
     ranks = request.get("ranks")
     return number, first, n_steps, None if ranks is None else {int(rank) for rank in ranks}
