@@ -97,7 +97,7 @@ def capture(
     run: Annotated[
         Path, typer.Argument(help="Folder of a run that `record --live` started.", metavar="RUN")
     ],
-    steps: Annotated[int, option("--steps", "Record the next N steps.", "N", min=1)] = 3,
+    steps: Annotated[int, option("--steps", "Record the next N steps.", "N", min=1)] = 5,
     ranks: Annotated[
         str | None, option("--ranks", "Record only these ranks: 0,5. Default: all ranks.", "LIST")
     ] = None,

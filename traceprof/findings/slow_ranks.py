@@ -37,9 +37,9 @@ from traceprof.names.ranges import in_phase
 _MIN_SHARE_RATIO: Final = 0.03
 _MIN_SLOW_FACTOR: Final = 1.5
 _MIN_SHARED_COLLECTIVES: Final = 2
-_MIN_RANGE_FACTOR: Final = 1.05
-_REPLAY_ERROR_FACTOR: Final = 0.95
-_MODEL: Final = Note(
+MIN_RANGE_FACTOR: Final = 1.05
+REPLAY_ERROR_FACTOR: Final = 0.95
+MODEL: Final = Note(
     "traceprof replays the waiting without the delay. Lower bound: 5% less, the error in runs with "
     "known delays. Upper bound: the waiting time of the rank that waits least."
 )
@@ -96,7 +96,7 @@ def slow_host(context: Context) -> Iterator[Finding]:
     kind = group.kind
     table = matches_in_step(context.ranks).table
     claims = _claims_on_waiting(context, group.late_members, cost_ns)
-    kind_of_saving, model = kind_and_model(claims, _MODEL)
+    kind_of_saving, model = kind_and_model(claims, MODEL)
     delayed = table.take(
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
@@ -174,7 +174,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     once = "Late once" if slow.is_once else "Straggler"
     # A one-time cost is a share of the window; a recurring cost is a share of the steps.
     share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
-    kind, model = kind_and_model(claims, _MODEL)
+    kind, model = kind_and_model(claims, MODEL)
     yield Finding(
         title=Note.of(
             f"{once}: the other ranks wait for {{slow}} for {{share:ratio}} of "
@@ -380,10 +380,10 @@ def _claims_on_waiting(
         *attributed((context.unclaimed(exposed),), due_ns * len(others)),
         *attributed(extra, due_ns * len(times)),
     )
-    if most <= _MIN_RANGE_FACTOR:
+    if most <= MIN_RANGE_FACTOR:
         return claims  # the rank that waits least limits the saving
     return tuple(
-        replace(claim, between=(_REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
+        replace(claim, between=(REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
         for claim in claims
     )
 
