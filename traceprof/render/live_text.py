@@ -21,6 +21,7 @@ from traceprof.units import format_bytes, format_duration, format_number, format
 _MIN_WIDTH: Final = 40
 _MAX_RANKS: Final = 16
 _MAX_NODES: Final = 8
+_OLD_S: Final = 15.0
 _MAX_FRAMES: Final = 6
 _MAX_METRICS: Final = 6
 _MAX_NAME: Final = 40
@@ -177,17 +178,19 @@ def _stalls(view: View) -> list[str]:
     texts = []
     waiting = [rank for rank in view.stalled if rank.pending]
     suspects = [rank for rank in view.stalled if not rank.pending]
-    if waiting and suspects:
+    absent = suspects or [rank for rank in view.ranks if rank.state in ("lost", "killed", "failed")]
+    if waiting and absent:
+        operator = plain_text(waiting[0].pending, _MAX_NAME)
         texts.append(
-            f"{_labels(waiting)} waits in {plain_text(waiting[0].pending, _MAX_NAME)}; "
-            f"{_labels(suspects)} has not reached it"
+            f"{_labels(waiting)} waits in {operator}; {_labels(absent)} has not reached it"
         )
     for rank in suspects or waiting[:1]:
         inside = f" in {plain_text(rank.phase, _MAX_NAME)}" if rank.phase else ""
+        frames = " ← ".join(plain_text(frame, 120) for frame in rank.stack[:_MAX_FRAMES])
         texts.append(
             f"{rank.label} is stalled{inside}: no step for {format_duration(rank.since_step_ns)}"
+            f"{'; stack: ' if frames else ''}{frames}"
         )
-        texts += [f"at {plain_text(frame, 160)}" for frame in rank.stack[:_MAX_FRAMES]]
     return texts
 
 
@@ -200,6 +203,9 @@ def _labels(ranks: Sequence[RankView]) -> str:
 def _node(node: Node) -> str:
     """Return the use of a host and of its GPUs."""
     parts = [plain_text(node.host, _MAX_NAME)]
+    age_s = time.time() - node.time_s
+    if age_s > _OLD_S:
+        return f"{parts[0]} · no data for {format_duration(1e9 * age_s)}"
     if node.cpu_ratio is not None:
         parts.append(f"CPU {format_ratio(node.cpu_ratio)} of {node.n_cpus} cores")
     if node.memory_bytes and node.memory_used_bytes is not None:

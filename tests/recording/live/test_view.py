@@ -74,7 +74,17 @@ def test_a_stall_names_the_rank_that_has_not_reached_the_collective(tmp_path):
     said = problems(view)
     assert said[0] == "rank 0 waits in allreduce; rank 1 has not reached it"
     assert said[1].startswith("rank 1 is stalled in data: no step for 60.0")
-    assert said[2] == "at train.py:7 load"
+    assert said[1].endswith("s; stack: train.py:7 load")
+
+
+def test_a_stalled_rank_waits_for_a_lost_rank(tmp_path):
+    before = header(0, 20)["now_ns"] - 60_000 * MS
+    pending = ["allreduce", before, 1]
+    write_status(tmp_path, 0, [EVEN] * 20, pending=pending, last_step_ns=before)
+    write_status(tmp_path, 1, [EVEN] * 20, now_ns=before)
+    said = problems(look(tmp_path))
+    assert said[0] == "rank 0 waits in allreduce; rank 1 has not reached it"
+    assert said[2].startswith("rank 1 gives no sign of life")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ from traceprof.recording.program import (
 from traceprof.recording.request import Bounds, RecordRequest, writing
 from traceprof.recording.sampling.gpus import open_gpus
 
+CAPTURES: Final = "captures.jsonl"
+"""The file in the folder of the live status that lists the automatic captures and their reasons."""
 _CHECK_S: Final = 0.5
 _NODE_S: Final = 2.0
 _MIN_CHECKS: Final = 4
@@ -163,7 +165,7 @@ class Monitor:
     _open: tuple[Request, str, float] | None = None
 
     def __post_init__(self) -> None:
-        self._run = LiveRun(self.live.parent)
+        self._run = LiveRun(self.live.parent, self.live)
         self._trigger = Trigger(self.conditions or Conditions())
         self._node = NodeStatus(self.live)
 
@@ -232,6 +234,9 @@ class Monitor:
             self.say(problem)
         recording = write_capture(self._run, request)
         self.say(f"captured because {reason}: {recording.output}")
+        line = {"capture": request.folder.name, "time_s": time.time(), "reason": reason}
+        with suppress(OSError), (self.live / CAPTURES).open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 class NodeStatus:

@@ -235,11 +235,17 @@ def read_nodes(live: Path) -> list[Node]:
 
 
 class LiveRun:
-    """The processes of a run that have trained. ``n_damaged`` files could not be read."""
+    """The processes of a run that have trained. ``n_damaged`` files could not be read.
 
-    def __init__(self, folder: Path) -> None:
+    ``live`` is the folder of the live status; by default it is found in ``folder``.
+
+    Raises:
+        TraceError: the run has no live status.
+    """
+
+    def __init__(self, folder: Path, live: Path | None = None) -> None:
         self.folder = folder
-        self.live = live_folder(folder)
+        self.live = live or live_folder(folder)
         self.n_damaged = 0
         self._processes: dict[str, Process] = {}
 
