@@ -76,7 +76,7 @@ def test_phases_are_exclusive_and_waiting_is_apart(runtime, emitter, now, tmp_pa
     last = dict(zip(reading.STEP_FIELDS, process.steps[-1].tolist(), strict=True))
     assert last["duration_ns"] == 100 + 200 + 300 + 50 + 40
     phases = [last[f"{name}_ns"] for name in ("data", "forward", "backward", "optimizer")]
-    assert phases == [100, 200, 350, 40]
+    assert phases == [100, 200, 350, 0]  # a closure: its own 40 ns may be code of the program
     assert (last["wait_ns"], last["samples"], last["calls"]) == (50, 8, 1)
 
 

@@ -98,16 +98,19 @@ def _step_time(view: View, *, with_bars: bool = True) -> list[str]:
     """Return the step time, its rate, and its trend."""
     if view.step_ns is None:
         return []
-    rate = f"{format_number(1e9 / view.step_ns)} steps/s" if view.step_ns else ""
+    rates = []
+    if view.steps_per_s:
+        rates.append(f"{format_number(round(view.steps_per_s, 2))} steps/s")
     if view.samples_per_s:
-        rate += f", {format_number(round(view.samples_per_s, 1))} samples/s"
+        rates.append(f"{format_number(round(view.samples_per_s, 1))} samples/s")
+    rate = f" ({', '.join(rates)})" if rates else ""
     trend = ""
     if view.usual_ns:
         change = view.step_ns / view.usual_ns - 1
         is_steady = abs(change) < _MIN_TREND_RATIO
         trend = "  steady" if is_steady else f"  {change:+.0%} vs. the steps before"
     bars = "  " + sparkline(view.bars_ns, 32) if with_bars and len(view.bars_ns) > 1 else ""
-    return [f"{format_duration(view.step_ns)} ({rate}){trend}{bars}"]
+    return [f"{format_duration(view.step_ns)}{rate}{trend}{bars}"]
 
 
 def _phases(view: View) -> list[str]:

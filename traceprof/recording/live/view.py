@@ -76,7 +76,8 @@ class View:
     """A run now.
 
     ``step_ns``, ``usual_ns`` (of the steps before), ``bars_ns``, and ``phases_ns`` are those of the
-    straggler; without a straggler, of the rank with the longest steps (``shown``).
+    straggler; without a straggler, of the rank with the longest steps (``shown``). Rates include
+    the time between steps.
 
     ``bars_ns`` are step times of the last steps, oldest first. ``why_no_straggler`` is set if ranks
     cannot be compared. ``missing`` is the number of ranks without a status; None: unknown.
@@ -85,6 +86,7 @@ class View:
     ranks: tuple[RankView, ...] = ()
     step: int | None = None
     step_ns: float | None = None
+    steps_per_s: float | None = None
     usual_ns: float | None = None
     samples_per_s: float | None = None
     shown: str = ""
@@ -127,6 +129,7 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> View:
         ranks=ranks,
         step=max((rank.step for rank in ranks if rank.step is not None), default=None),
         step_ns=_step_ns(slowest) if slowest else None,
+        steps_per_s=_rates_of(slowest)[0] if slowest else None,
         usual_ns=_usual_ns(slowest) if slowest else None,
         samples_per_s=sum(rates) if rates else None,
         shown=_label_of(slowest) if slowest else "",
@@ -174,7 +177,7 @@ def _rank_view(process: Process, attempts: int) -> RankView:
         work_ns=float(np.median(_work_of(now))) if is_known else None,
         wait_ns=wait_ns if is_known else None,
         phases_ns=_phases_of(process) if has_steps else {},
-        samples_per_s=_rate_of(process),
+        samples_per_s=_rates_of(process)[1],
         cpu_ratio=process.cpu_ratio,
         memory_bytes=header.memory_bytes,
         device_bytes=header.device_bytes[0] if header.device_bytes else None,
@@ -229,13 +232,17 @@ def _phases_of(process: Process) -> dict[str, float]:
     return {**phases, OTHER: max(0.0, _step_ns(process) - sum(phases.values()))}
 
 
-def _rate_of(process: Process) -> float | None:
-    """Return the samples per second of the last steps; None if the program shows no batches."""
+def _rates_of(process: Process) -> tuple[float | None, float | None]:
+    """Return the steps and the samples per second of the last steps, with the time between them.
+
+    None where they are unknown: the program has run few steps, or shows no batches.
+    """
     now = process.steps[-_N_NOW - 1 :]
-    if len(now) < 2:
-        return None
-    elapsed_ns, samples = int(now[-1, 2] - now[0, 2]), int(now[1:, 9].sum())
-    return samples * 1e9 / elapsed_ns if samples > 0 and elapsed_ns > 0 else None
+    elapsed_ns = int(now[-1, 2] - now[0, 2]) if len(now) else 0
+    if elapsed_ns <= 0:
+        return None, None
+    samples = int(now[1:, 9].sum())
+    return (len(now) - 1) * 1e9 / elapsed_ns, samples * 1e9 / elapsed_ns if samples > 0 else None
 
 
 def _bars_of(durations: Rows) -> tuple[float, ...]:

@@ -87,21 +87,28 @@ class LiveEmitter:
             stack = self._local.stack
         except AttributeError:
             stack = self._local.stack = []
-        stack.append([name, monotonic_ns(), 0])
+        stack.append([name, monotonic_ns(), 0, False])
 
     def pop(self):
-        """Close the innermost range of this thread; add its time, without inner ranges."""
+        """Close the innermost range of this thread; add its time, without inner ranges.
+
+        An optimizer that calls forward and backward passes runs a closure, with code of the program
+        in it. The rest of its time then belongs to no phase.
+        """
         stack = self._local.stack
-        name, start_ns, inner_ns = stack.pop()
+        name, start_ns, inner_ns, is_closure = stack.pop()
         duration_ns = monotonic_ns() - start_ns
         if stack:
             stack[-1][2] += duration_ns
+            if name == "backward":
+                stack[-1][3] = True
         phase = _PHASES.get(name)
         if phase is None:
             if not name.startswith("optimizer#"):
                 return
             phase = _OPTIMIZER
-        self._times[phase] += duration_ns - inner_ns
+        if not is_closure:
+            self._times[phase] += duration_ns - inner_ns
         self.n_events += 1
 
     def start(self, name, _payload=0):
@@ -207,6 +214,7 @@ class Status:
         self._n_written = self._n_errors = 0
         self._minutes = {}  # minute -> sums
         self._median_ns = 0
+        self._rank = (None, None)
         self._started_ns = clock.time_ns()
         self.ended = ""
 
@@ -293,7 +301,7 @@ class Status:
         quiet_ns = now - emitter.last_step_ns
         is_quiet = quiet_ns > max(_STALL_NS, _STALL_STEPS * self._median_ns)
         pending = sorted(emitter.pending.copy().values(), key=lambda call: call[1])
-        rank, world_size = find_rank()
+        rank, world_size = self._rank = find_rank(*self._rank)
         status = {
             "version": VERSION,
             "pid": os.getpid(),
@@ -346,16 +354,17 @@ def encode(status):
     return header.ljust(HEADER_BYTES, b"\0")
 
 
-def find_rank():
-    """Return the rank and the world size of this process; None where they are unknown."""
+def find_rank(rank=None, world_size=None):
+    """Return the rank and the world size of this process; the arguments where they are unknown."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     found = []
-    for name in ("rank", "world_size"):
+    for name, known in (("rank", rank), ("world_size", world_size)):
         variables = process_record._RANK_VARIABLES[name]
         values = [os.environ[variable] for variable in variables if variable in os.environ]
-        found.append(int(values[0]) if values and values[0].isdigit() else None)
+        is_set = bool(values) and values[0].isdigit() and known is None
+        found.append(int(values[0]) if is_set else known)
     return found[0], found[1]
 
 
