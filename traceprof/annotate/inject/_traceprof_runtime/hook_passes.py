@@ -41,10 +41,12 @@ def install_modules(torch):
         if is_compiling():
             return original(self, *args, **kwargs)
         state = local.__dict__
+        if layers is None and state.get("depth", 0):  # most calls: an inner module
+            return original(self, *args, **kwargs)
         if not session.active or getattr(hook_loading.local, "is_fetching", False):
             return original(self, *args, **kwargs)
         if state.get("depth", 0):
-            if layers is None or state["depth"] > layers.deepest:
+            if state["depth"] > layers.deepest:
                 return original(self, *args, **kwargs)
             return layers.call(self, args, kwargs)
         has_gradients = is_grad_enabled()
