@@ -39,9 +39,9 @@ _STATES: Final = ("stalled", "lost", "killed", "failed", "finished", "running")
 
 def watch_text(view: View, nodes: Sequence[Node], name: str, width: int = 100) -> str:
     """Return the page of a run for a terminal of ``width`` columns."""
-    lines = [_head(view, name)]
     if not view.ranks:
-        return "\n".join([*lines, "No process has begun a step yet.", ""])
+        return f"{plain_text(name, _MAX_NAME)}: no process has begun a step yet\n"
+    lines = [_head(view, name)]
     hosts = [_node(node) for node in nodes[:_MAX_NODES]]
     if len(nodes) > _MAX_NODES:
         hosts.append(f"{len(nodes) - _MAX_NODES} more hosts")

@@ -106,3 +106,12 @@ def test_a_folder_with_another_run_is_not_overwritten(tmp_path):
     again = traceprof(*record, *program)
     assert (again.returncode, "another run" in again.stderr) == (2, True)
     assert traceprof(*record, "--force", *program).returncode == 0
+
+
+def test_launchers_of_one_job_share_a_folder(tmp_path, monkeypatch):
+    record = ("record", "--live", "-o", f"{tmp_path}/run/", "--", sys.executable, "-c", "pass")
+    monkeypatch.setitem(ENVIRONMENT, "SLURM_JOB_ID", "77")
+    assert traceprof(*record).returncode == 0
+    assert traceprof(*record).returncode == 0
+    monkeypatch.setitem(ENVIRONMENT, "SLURM_JOB_ID", "78")
+    assert traceprof(*record).returncode == 2

@@ -1,5 +1,7 @@
 """What is said about a running program: stragglers, stalls, lost processes, and damaged files."""
 
+import os
+
 import pytest
 
 from tests.recording.live.status_files import MS, encode, header, look, step, write_status
@@ -111,11 +113,13 @@ def test_a_process_that_works_outside_steps_is_not_stalled(tmp_path):
 
 
 def test_a_dead_process_is_killed_here_and_lost_elsewhere(tmp_path):
+    """The id 4999999 is larger than any process id; 1 is the namespace of another container."""
     old = header(0, 0)["now_ns"] - 60_000 * MS
-    write_status(tmp_path, 0, [EVEN] * 20, name="4999999.1-5", now_ns=old)
-    assert look(tmp_path).ranks[0].state in ("killed", "lost")
-    write_status(tmp_path, 1, [EVEN] * 20, now_ns=old, boot=header(0, 0)["boot"])
-    assert look(tmp_path).ranks[1].state == "lost"
+    here = int(os.readlink("/proc/self/ns/pid").partition("[")[2].rstrip("]"))
+    write_status(tmp_path, 0, [EVEN] * 20, name=f"4999999.{here:x}-5")
+    write_status(tmp_path, 1, [EVEN] * 20, name="4999999.1-5", now_ns=old)
+    write_status(tmp_path, 2, [EVEN] * 20, name="4999998.1-5")
+    assert [rank.state for rank in look(tmp_path).ranks] == ["killed", "lost", "running"]
     assert "rank 1" in watch_line(look(tmp_path))
 
 

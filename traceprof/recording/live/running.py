@@ -354,6 +354,20 @@ def _check_options(request: RecordRequest) -> None:
         )
 
 
+def _is_same_job(live: Path, request: RecordRequest) -> bool:
+    """Return whether another launcher of this job has written to the folder ``live``.
+
+    The user or the scheduler names the job: `TRACEPROF_RUN`, the rendezvous, or the Slurm job.
+    """
+    try:
+        earlier = work_folder.read_notes(live)
+    except TraceprofError:
+        return False
+    job, label = job_of(request.command), label_of(request)
+    is_named = label != request.output.absolute().name
+    return bool(job and job == earlier.job) or (is_named and label == earlier.label)
+
+
 def _check_folder(live: Path, request: RecordRequest, *, is_joining: bool) -> None:
     """Check that the folder is new, belongs to this job, or may be replaced.
 
@@ -361,11 +375,7 @@ def _check_folder(live: Path, request: RecordRequest, *, is_joining: bool) -> No
         UsageError: the folder has the live status of another run.
     """
     old = [path for path in live.iterdir() if path.is_file()]
-    try:
-        earlier_job = work_folder.read_notes(live).job
-    except TraceprofError:
-        earlier_job = ""
-    if not old or is_joining or (earlier_job and earlier_job == job_of(request.command)):
+    if not old or is_joining or _is_same_job(live, request):
         return
     if not request.force:
         raise UsageError(

@@ -144,8 +144,10 @@ class Process:
         """Return "running", "finished", "failed", "killed", or "lost" (no sign of life)."""
         if self.header.ended:
             return self.header.ended
-        is_here = bool(self.header.boot) and self.header.boot == current_boot()
-        if is_here and self.identity.start and not is_running(self.identity):
+        # The processes of another container of this machine cannot be seen.
+        is_here = self.identity.is_local and self.identity.start > 0
+        is_here = is_here and bool(self.header.boot) and self.header.boot == current_boot()
+        if is_here and not is_running(self.identity):
             return "killed"
         return "lost" if self.silence_ns > _LOST_NS else "running"
 
