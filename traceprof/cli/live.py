@@ -15,7 +15,7 @@ from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from traceprof.recording.live.status import LiveRun, Node
-    from traceprof.recording.live.view import View
+    from traceprof.recording.live.view import RunView
 
 _MIN_INTERVAL_S: Final = 0.2
 
@@ -47,7 +47,7 @@ def watch(
         _show(live, interval, run)
 
 
-def _read(live: LiveRun) -> tuple[View, list[Node]]:
+def _read(live: LiveRun) -> tuple[RunView, list[Node]]:
     """Return the state of a run now, and the use of its hosts."""
     from traceprof.recording.live.status import read_nodes
     from traceprof.recording.live.view import view_of
@@ -56,7 +56,7 @@ def _read(live: LiveRun) -> tuple[View, list[Node]]:
     return view_of(processes, live.n_damaged), read_nodes(live.live)
 
 
-def _print_page(view: View, nodes: list[Node], run: Path, *, as_json: bool) -> None:
+def _print_page(view: RunView, nodes: list[Node], run: Path, *, as_json: bool) -> None:
     from traceprof.render.live_text import watch_json, watch_text
 
     out(watch_json(view, nodes) if as_json else watch_text(view, nodes, str(run), 10_000))

@@ -31,6 +31,26 @@ MemorySteps: TypeAlias = Annotated[
     str | None,
     option("--memory", "Save a GPU memory snapshot of steps A to B.", "A..B"),
 ]
+TraceOutput: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--output -o",
+        "Trace file to write, or FOLDER/ for one file per rank. Default: trace.sqlite; run/ "
+        "with --live.",
+        "FILE",
+    ),
+]
+KeepsLiveStatus: TypeAlias = Annotated[
+    bool, option("--live", "Keep a live status for `watch` and `capture` instead of a trace.")
+]
+CaptureWhen: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--capture-when",
+        "With --live, capture 5 steps when a condition is met: straggler, slow, or drop=5%.",
+        "LIST",
+    ),
+]
 CountFlops: TypeAlias = Annotated[
     bool, option("--flops", "Record FLOPs per step, as counted by PyTorch.")
 ]
@@ -51,26 +71,9 @@ def record(
         list[str],
         typer.Argument(help="Program to run, with its arguments, after --.", metavar="COMMAND"),
     ],
-    output: Annotated[
-        str | None,
-        option(
-            "--output -o",
-            "Trace file to write, or FOLDER/ for one file per rank. Default: trace.sqlite; run/ "
-            "with --live.",
-            "FILE",
-        ),
-    ] = None,
-    live: Annotated[
-        bool, option("--live", "Keep a live status for `watch` and `capture` instead of a trace.")
-    ] = False,
-    capture_when: Annotated[
-        str | None,
-        option(
-            "--capture-when",
-            "With --live, capture 5 steps when a condition is met: straggler, slow, or drop=5%.",
-            "LIST",
-        ),
-    ] = None,
+    output: TraceOutput = None,
+    live: KeepsLiveStatus = False,
+    capture_when: CaptureWhen = None,
     recorder: Annotated[
         str, option("--with", "Record with auto, cupti, nsys, nvprof, or torch.", "RECORDER")
     ] = "auto",

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from traceprof.recording.live.status import Node
-from traceprof.recording.live.view import RankView, Straggler, View
+from traceprof.recording.live.view import RankView, RunView, Straggler
 from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
 from traceprof.units import format_bytes, format_duration, format_number, format_ratio
@@ -37,7 +37,7 @@ _SCHEMA: Final = 1
 _STATES: Final = ("stalled", "lost", "killed", "failed", "finished", "running")
 
 
-def watch_text(view: View, nodes: Sequence[Node], name: str, width: int = 100) -> str:
+def watch_text(view: RunView, nodes: Sequence[Node], name: str, width: int = 100) -> str:
     """Return the page of a run for a terminal of ``width`` columns."""
     if not view.ranks:
         return f"{plain_text(name, _MAX_NAME)}: no process has begun a step yet\n"
@@ -59,7 +59,7 @@ def watch_text(view: View, nodes: Sequence[Node], name: str, width: int = 100) -
     return "\n".join([*lines, "", *table]) + "\n"
 
 
-def watch_line(view: View) -> str:
+def watch_line(view: RunView) -> str:
     """Return the state of a run in one line."""
     parts = [*_step_time(view, with_bars=False)[:1], *_ranks(view), *problems(view)]
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
@@ -67,7 +67,7 @@ def watch_line(view: View) -> str:
     return f"{clock}{step} {'; '.join(parts) or 'no process has begun a step yet'}\n"
 
 
-def watch_json(view: View, nodes: Sequence[Node]) -> str:
+def watch_json(view: RunView, nodes: Sequence[Node]) -> str:
     """Return the state of a run as one line of JSON; times are ns, unknown values are null."""
     document: dict[str, Any] = {
         "schema": _SCHEMA,
@@ -80,7 +80,7 @@ def watch_json(view: View, nodes: Sequence[Node]) -> str:
     return json.dumps(document, default=str) + "\n"
 
 
-def _head(view: View, name: str) -> str:
+def _head(view: RunView, name: str) -> str:
     n_running = sum(rank.state in ("running", "stalled") for rank in view.ranks)
     step = f"  ·  step {view.step}" if view.step is not None else ""
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
@@ -94,7 +94,7 @@ def _labeled(label: str, text: str, width: int) -> list[str]:
     return wrap(text, max(width, _MIN_WIDTH), initial_indent=first, subsequent_indent=indent)
 
 
-def _step_time(view: View, *, with_bars: bool = True) -> list[str]:
+def _step_time(view: RunView, *, with_bars: bool = True) -> list[str]:
     """Return the step time, its rate, and its trend."""
     if view.step_ns is None:
         return []
@@ -113,7 +113,7 @@ def _step_time(view: View, *, with_bars: bool = True) -> list[str]:
     return [f"{format_duration(view.step_ns)}{rate}{trend}{bars}"]
 
 
-def _phases(view: View) -> list[str]:
+def _phases(view: RunView) -> list[str]:
     if not view.step_ns:
         return []
     shares = ((name, ns / view.step_ns) for name, ns in view.phases_ns.items() if ns)
@@ -121,7 +121,7 @@ def _phases(view: View) -> list[str]:
     return [f"{text}  ({view.shown})" if len(view.ranks) > 1 else text]
 
 
-def _metrics(view: View) -> list[str]:
+def _metrics(view: RunView) -> list[str]:
     shown = list(view.metrics.items())[:_MAX_METRICS]
     texts = [
         f"{plain_text(name, _MAX_NAME)} {_metric_text(value)} (step {step})"
@@ -134,7 +134,7 @@ def _metric_text(value: float | None) -> str:
     return "NaN or infinite" if value is None else format_number(value)
 
 
-def _ranks(view: View) -> list[str]:
+def _ranks(view: RunView) -> list[str]:
     """Return who waits for whom, or why this is unknown."""
     if view.straggler is not None:
         return [straggler_text(view.straggler)]
@@ -152,7 +152,7 @@ def straggler_text(straggler: Straggler) -> str:
     )
 
 
-def problems(view: View) -> list[str]:
+def problems(view: RunView) -> list[str]:
     """Return the stalls, lost processes, and missing data, one text each."""
     texts = [*_stalls(view)]
     for state, what in (
@@ -176,7 +176,7 @@ def problems(view: View) -> list[str]:
     return texts
 
 
-def _stalls(view: View) -> list[str]:
+def _stalls(view: RunView) -> list[str]:
     """Return which ranks are stalled, where, and which of them the others wait for."""
     texts = []
     waiting = [rank for rank in view.stalled if rank.pending]
@@ -234,7 +234,7 @@ def _gpu(name: str, values: dict[str, float]) -> str:
     return f"GPU {plain_text(name.removeprefix('gpu:'), _MAX_NAME)}: {', '.join(texts) or '–'}"
 
 
-def _table(view: View) -> list[str]:
+def _table(view: RunView) -> list[str]:
     """Return the table of ranks: all of them, or those with a problem and the slowest."""
     shown = list(view.ranks)
     if len(shown) > _MAX_RANKS:

@@ -17,7 +17,7 @@ from traceprof.recording.live.status import (
     LiveRun,
     current_boot,
 )
-from traceprof.recording.live.view import View, view_of
+from traceprof.recording.live.view import RunView, view_of
 
 MS = 1_000_000
 _STEP = struct.Struct("<12q")
@@ -82,7 +82,7 @@ def write_status(
     return path
 
 
-def look(run: Path) -> View:
+def look(run: Path) -> RunView:
     """Return the view of a run, read once."""
     live = LiveRun(run)
     return view_of(live.refresh(), live.n_damaged)

@@ -5,14 +5,14 @@ import pytest
 
 from traceprof.errors import UsageError
 from traceprof.recording.live.running import Conditions, Trigger, parse_conditions
-from traceprof.recording.live.view import Straggler, View
+from traceprof.recording.live.view import RunView, Straggler
 
 MS = 1_000_000
 ALL = Conditions(straggler=True, slow=True, drop_ratio=0.05)
 
 
 def reasons(trigger, times_ms, views=None):
-    views = views or [View()] * len(times_ms)
+    views = views or [RunView()] * len(times_ms)
     found = [trigger.check(view, time * MS) for view, time in zip(views, times_ms, strict=True)]
     return [(index, reason) for index, reason in enumerate(found) if reason]
 
@@ -50,15 +50,15 @@ def test_only_the_requested_conditions_count():
 
 
 def test_a_straggler_is_captured_once_until_it_recovers():
-    behind = View(straggler=Straggler(3, 2.0, 1.0, 1.0, ""))
-    views = [View()] * 3 + [behind] * 20 + [View()] * 3 + [behind] * 4
+    behind = RunView(straggler=Straggler(3, 2.0, 1.0, 1.0, ""))
+    views = [RunView()] * 3 + [behind] * 20 + [RunView()] * 3 + [behind] * 4
     found = reasons(Trigger(ALL), [10.0] * len(views), views)
     assert found == [(5, "rank 3 is a straggler"), (28, "rank 3 is a straggler")]
 
 
 def test_a_rank_that_is_behind_for_a_moment_is_not_captured():
-    behind = View(straggler=Straggler(3, 2.0, 1.0, 1.0, ""))
-    views = [behind, behind, View()] * 10
+    behind = RunView(straggler=Straggler(3, 2.0, 1.0, 1.0, ""))
+    views = [behind, behind, RunView()] * 10
     assert reasons(Trigger(ALL), [10.0] * 30, views) == []
 
 

@@ -1,6 +1,6 @@
 """What is said about a running program: stragglers, stalls, lost processes, and damaged files."""
 
-import os
+from pathlib import Path
 
 import pytest
 
@@ -115,7 +115,7 @@ def test_a_process_that_works_outside_steps_is_not_stalled(tmp_path):
 def test_a_dead_process_is_killed_here_and_lost_elsewhere(tmp_path):
     """The id 4999999 is larger than any process id; 1 is the namespace of another container."""
     old = header(0, 0)["now_ns"] - 60_000 * MS
-    here = int(os.readlink("/proc/self/ns/pid").partition("[")[2].rstrip("]"))
+    here = int(str(Path("/proc/self/ns/pid").readlink()).partition("[")[2].rstrip("]"))
     write_status(tmp_path, 0, [EVEN] * 20, name=f"4999999.{here:x}-5")
     write_status(tmp_path, 1, [EVEN] * 20, name="4999999.1-5", now_ns=old)
     write_status(tmp_path, 2, [EVEN] * 20, name="4999998.1-5")

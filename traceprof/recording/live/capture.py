@@ -31,7 +31,7 @@ _MAX_CAPTURES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CaptureRequest:
     """A request to capture ``n_steps`` steps from step ``first`` of some ranks (None: all).
 
     ``folder`` is the work folder of the captured data.
@@ -49,7 +49,9 @@ class Request:
         return str(capture.get("state", "")) if capture.get("id") == self.number else ""
 
 
-def send_request(run: LiveRun, n_steps: int, ranks: Collection[int] | None = None) -> Request:
+def send_request(
+    run: LiveRun, n_steps: int, ranks: Collection[int] | None = None
+) -> CaptureRequest:
     """Ask the running processes of ``run`` to capture their next steps.
 
     All ranks begin at the same step, which is about 2 s in the future.
@@ -71,7 +73,7 @@ def send_request(run: LiveRun, n_steps: int, ranks: Collection[int] | None = Non
         raise UsageError(f"{run.folder}: no process runs; a capture needs a running program")
     number, folder = _new_folder(run.live)
     chosen = None if ranks is None else frozenset(ranks)
-    request = Request(number, folder, _first_step(processes), n_steps, chosen)
+    request = CaptureRequest(number, folder, _first_step(processes), n_steps, chosen)
     document = {
         "id": number,
         "first": request.first,
@@ -115,7 +117,7 @@ def _first_step(processes: Sequence[Process]) -> int:
 
 def wait_for(
     run: LiveRun,
-    request: Request,
+    request: CaptureRequest,
     timeout_s: float,
     say: Callable[[str], None] = lambda _line: None,
 ) -> list[str]:
@@ -149,7 +151,7 @@ def wait_for(
     return _problems(wanted, request)
 
 
-def _wanted(processes: Sequence[Process], request: Request) -> list[Process]:
+def _wanted(processes: Sequence[Process], request: CaptureRequest) -> list[Process]:
     """Return the processes that a request is for: the last attempt of each rank."""
     last = {
         process.path.name if process.header.rank is None else process.header.rank: process
@@ -163,7 +165,7 @@ def _wanted(processes: Sequence[Process], request: Request) -> list[Process]:
     ]
 
 
-def _problems(wanted: Sequence[Process], request: Request) -> list[str]:
+def _problems(wanted: Sequence[Process], request: CaptureRequest) -> list[str]:
     """Return one sentence for each process that did not capture all steps."""
     problems = []
     for process in wanted:
@@ -178,7 +180,7 @@ def _problems(wanted: Sequence[Process], request: Request) -> list[str]:
     return problems
 
 
-def write_capture(run: LiveRun, request: Request) -> Recording:
+def write_capture(run: LiveRun, request: CaptureRequest) -> Recording:
     """Write the trace of a capture to the folder ``capture-N`` of the run; remove the raw data.
 
     Raises:

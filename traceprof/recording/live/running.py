@@ -21,9 +21,9 @@ from traceprof.files import write_file
 from traceprof.formats.runs.manifest import NOTES
 from traceprof.recording import work_folder
 from traceprof.recording.job import announced, job_of, label_of
-from traceprof.recording.live.capture import Request, send_request, wait_for, write_capture
+from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
 from traceprof.recording.live.status import LIVE, LiveRun, Process
-from traceprof.recording.live.view import View, view_of
+from traceprof.recording.live.view import RunView, view_of
 from traceprof.recording.machine import read_environment
 from traceprof.recording.program import (
     Program,
@@ -85,7 +85,7 @@ def parse_conditions(text: str) -> Conditions:
 
 @dataclass(slots=True)
 class Trigger:
-    """Decide from the checks of a run whether a condition is met; each check is a `View`.
+    """Decide from the checks of a run whether a condition is met; each check is a `RunView`.
 
     A condition must hold in three checks in a row, so that single slow steps do not count. Step
     times are compared with the median of the earlier checks, at least four. Each change triggers
@@ -99,14 +99,14 @@ class Trigger:
     _behind: int | None = None
     _reported: int | None = None
 
-    def check(self, view: View, step_ns: float | None) -> str:
+    def check(self, view: RunView, step_ns: float | None) -> str:
         """Return the reason for a capture now, "" for none.
 
         ``step_ns`` is the median time of the steps since the last check, None without steps.
         """
         return self._check_ranks(view) or self._check_steps(step_ns)
 
-    def _check_ranks(self, view: View) -> str:
+    def _check_ranks(self, view: RunView) -> str:
         rank = view.straggler.rank if view.straggler is not None else None
         self._n_behind = self._n_behind + 1 if rank is not None and rank == self._behind else 1
         self._behind = rank
@@ -162,7 +162,7 @@ class Monitor:
     _next_check_s: float = 0.0
     _n_seen: dict[str, int] = field(default_factory=dict)
     _n_captures: int = 0
-    _open: tuple[Request, str, float] | None = None
+    _open: tuple[CaptureRequest, str, float] | None = None
 
     def __post_init__(self) -> None:
         self._run = LiveRun(self.live.parent, self.live)

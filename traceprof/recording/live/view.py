@@ -72,7 +72,7 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RunView:
     """A run now.
 
     ``step_ns``, ``usual_ns`` (of the steps before), ``bars_ns``, and ``phases_ns`` are those of the
@@ -108,11 +108,11 @@ class View:
         )
 
 
-def view_of(processes: Sequence[Process], n_damaged: int = 0) -> View:
+def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
     """Return what ``processes`` do now. Of several attempts of a rank, the last one counts."""
     current = _current_attempts(processes)
     if not current:
-        return View(n_damaged=n_damaged, time_s=time.time())
+        return RunView(n_damaged=n_damaged, time_s=time.time())
     ranks = tuple(_rank_view(process, attempts) for process, attempts in current)
     running = [
         process
@@ -125,7 +125,7 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> View:
     known = {rank.rank for rank in ranks if rank.rank is not None}
     rates = [rank.samples_per_s for rank in ranks if rank.samples_per_s and rank.state != "killed"]
     lowest = next((process for process, _ in current if process.header.metrics), None)
-    return View(
+    return RunView(
         ranks=ranks,
         step=max((rank.step for rank in ranks if rank.step is not None), default=None),
         step_ns=_step_ns(slowest) if slowest else None,

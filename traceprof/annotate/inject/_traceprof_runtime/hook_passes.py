@@ -38,11 +38,10 @@ def install_modules(torch):
     layers = Layers(torch, original) if settings.LAYER_DEPTH else None
 
     def __call__(self, *args, **kwargs):
-        if is_compiling():
+        # Most calls are those of inner modules.
+        if is_compiling() or (layers is None and local.__dict__.get("depth", 0)):
             return original(self, *args, **kwargs)
         state = local.__dict__
-        if layers is None and state.get("depth", 0):  # most calls: an inner module
-            return original(self, *args, **kwargs)
         if not session.active or getattr(hook_loading.local, "is_fetching", False):
             return original(self, *args, **kwargs)
         if state.get("depth", 0):
