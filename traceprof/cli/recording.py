@@ -35,19 +35,18 @@ TraceOutput: TypeAlias = Annotated[
     str | None,
     option(
         "--output -o",
-        "Trace file to write, or FOLDER/ for one file per rank. Default: trace.sqlite; run/ "
-        "with --live.",
+        "Trace file to write, or FOLDER/ for one file per rank. [default: trace.sqlite]",
         "FILE",
     ),
 ]
 KeepsLiveStatus: TypeAlias = Annotated[
-    bool, option("--live", "Keep a live status for `watch` and `capture` instead of a trace.")
+    bool, option("--live", "Keep a live status (`watch`, `capture`), no trace.")
 ]
 CaptureWhen: TypeAlias = Annotated[
     str | None,
     option(
         "--capture-when",
-        "With --live, capture 5 steps when a condition is met: straggler, slow, or drop=5%.",
+        "With --live, capture on straggler, slow, or drop=5%.",
         "LIST",
     ),
 ]
