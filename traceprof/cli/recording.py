@@ -131,7 +131,7 @@ def record(
     *,
     saving: Saving,
 ) -> None:
-    """Run a program and record a trace of it. Use -v to print the profiler's command."""
+    """Run a program and record a trace. Use -v to print the profiler command."""
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
     from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from, parse_steps
