@@ -1,4 +1,4 @@
-"""A rule on a rank that is late at collectives, in runs without recorded GPU activity."""
+"""A rank that is late at collectives, in runs on CPUs: a part of the rule on stragglers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Times, kind_and_model
 from traceprof.findings.context import Context
-from traceprof.findings.rules import STEPS, Finding, rule
-from traceprof.findings.slow_ranks import (
+from traceprof.findings.rules import Finding
+from traceprof.findings.waiting import (
     MIN_RANGE_FACTOR,
     MODEL,
     REPLAY_ERROR_FACTOR,
@@ -32,19 +32,22 @@ _MIN_SHARE_RATIO: Final = 0.03
 _ON_GPU: Final = "nccl"
 
 
-@rule(
-    "load balance across ranks",
-    "a rank that is late at collectives, in a run on CPUs",
-    "collectives",
-    about=STEPS,
-    show="stragglers",
-)
-def late_rank(context: Context) -> Iterator[Finding]:
-    """Find a rank for which the other ranks wait, in a run without GPU activity."""
-    if context.devices:
-        return  # the rule `straggler` compares the GPUs
-    if any(context.ranks.each(_uses_gpus)):
-        raise NotRecordedError("the collectives run on GPUs, and no kernels were recorded")
+def are_on_cpus(context: Context) -> bool:
+    """Return whether several ranks communicate on CPUs, and no GPU activity was recorded."""
+    return not (
+        context.devices
+        or "kernels" in context.ranks.recorded
+        or not context.matches.is_shared
+        or any(context.ranks.each(_uses_gpus))
+    )
+
+
+def find_late_rank(context: Context) -> Iterator[Finding]:
+    """Find a rank for which the other ranks wait, in a run on CPUs.
+
+    Raises:
+        NotRecordedError: the trace does not show which rank waits for which rank.
+    """
     require_waiting(context)
     if find_late_host_or_rack(context.ranks) is not None:
         raise NotRecordedError("a whole host or rack is late")

@@ -11,7 +11,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
-from traceprof.findings.slow_ranks import attributed, devices_of_members, require_waiting
+from traceprof.findings.waiting import attributed, devices_of_members, require_waiting
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.waits import waiting_of_members
 from traceprof.measures.ranks.groups import find_late_host_or_rack

@@ -9,7 +9,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Kind, Times, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
-from traceprof.findings.slow_ranks import devices_of_members, require_waiting
+from traceprof.findings.waiting import devices_of_members, require_waiting
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives

@@ -29,7 +29,7 @@ from traceprof.processes import PROGRESS
 _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
-_HOST_RULES: Final = ("profiler_overhead", "late_rank", "slow_steps", "slower_steps", "warmup")
+_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "slower_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 

@@ -11,10 +11,19 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
+from traceprof.findings.cpu_ranks import are_on_cpus, find_late_rank
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
+from traceprof.findings.waiting import (
+    MIN_RANGE_FACTOR,
+    MODEL,
+    REPLAY_ERROR_FACTOR,
+    attributed,
+    devices_of_members,
+    require_waiting,
+)
 from traceprof.measures import shown_by
-from traceprof.measures.collectives.blame import find_blame, why_withheld
+from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.costs import Cause, cause_of, cost_of, tails_delayed_by
@@ -36,13 +45,6 @@ from traceprof.names.ranges import in_phase
 
 _MIN_SHARE_RATIO: Final = 0.03
 _MIN_SLOW_FACTOR: Final = 1.5
-_MIN_SHARED_COLLECTIVES: Final = 2
-MIN_RANGE_FACTOR: Final = 1.05
-REPLAY_ERROR_FACTOR: Final = 0.95
-MODEL: Final = Note(
-    "traceprof replays the waiting without the delay. Lower bound: 5% less, the error in runs with "
-    "known delays. Upper bound: the waiting time of the rank that waits least."
-)
 _ACTIONS: Final = {
     "host": (
         f"Check what the ranks of {{name}} share (`{shown_by('hosts')}`): CPUs and their clocks, "
@@ -53,23 +55,6 @@ _ACTIONS: Final = {
         "limits, storage, the switch. Or exclude {name}."
     ),
 }
-
-
-def require_waiting(context: Context) -> None:
-    """Check that the waits between ranks are known.
-
-    Raises:
-        NotRecordedError: the trace does not show which rank waits for which rank.
-    """
-    if not context.matches.is_shared:
-        raise NotRecordedError("no collective is shared by several ranks")
-    if why_not := why_withheld(context.ranks):
-        raise NotRecordedError(why_not)
-    waits = find_waits(context.ranks)
-    if len(np.unique(waits["match"][waits["is_in_step"]])) < _MIN_SHARED_COLLECTIVES:
-        raise NotRecordedError(
-            "the ranks share too few collectives in this window to attribute their waiting"
-        )
 
 
 @rule(
@@ -131,11 +116,17 @@ def slow_host(context: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "load balance across ranks", "a rank that is late at collectives", "kernels", show="stragglers"
-)
+@rule("load balance across ranks", "a rank that is late at collectives", show="stragglers")
 def straggler(context: Context) -> Iterator[Finding]:
     """Find a rank or a pipeline stage that arrives late at collectives."""
+    if are_on_cpus(context):
+        return find_late_rank(context)
+    context.ranks.require("kernels")
+    return _find_late_gpu(context)
+
+
+def _find_late_gpu(context: Context) -> Iterator[Finding]:
+    """Find a rank or a pipeline stage whose GPU arrives late at collectives."""
     if len(context.devices) < 2:
         raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
     try:
@@ -386,26 +377,3 @@ def _claims_on_waiting(
         replace(claim, between=(REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
         for claim in claims
     )
-
-
-def devices_of_members(context: Context) -> dict[int, int]:
-    """Return the device of each rank, by index in `find_members`."""
-    rows = context.matches.rows.select("member", "device")
-    known_rows = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
-    places, first = np.unique(known_rows["member"], return_index=True)
-    found = dict(zip(places.tolist(), known_rows["device"][first].tolist(), strict=True))
-    # Ranks whose CPU communicates: the first device of their process.
-    devices: dict[int, int] = {}
-    for process, device in context.process_devices:
-        devices.setdefault(process, device)
-    for place, member in enumerate(context.matches.members):
-        if member.process in devices:
-            found.setdefault(place, devices[member.process])
-    return found
-
-
-def attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
-    """Return the claims with ``due_ns`` of their time attributed to the finding, or all."""
-    total_ns = sum(claim.total_ns for claim in claims)
-    ratio = min(1.0, due_ns / total_ns) if total_ns else 0.0
-    return tuple(replace(claim, attributed_ratio=ratio) for claim in claims)
