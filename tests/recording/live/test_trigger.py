@@ -34,6 +34,13 @@ def test_steady_steps_are_not_captured():
     assert reasons(Trigger(Conditions(straggler=True, slow=True, drop_ratio=0.1)), noise) == []
 
 
+def test_a_busy_machine_is_not_slow():
+    """Step times that vary for seconds: 20% of the checks are 18% higher, four in a row."""
+    times = ([7.9] * 16 + [9.3] * 4) * 20
+    assert reasons(Trigger(Conditions(slow=True)), times) == []
+    assert len(reasons(Trigger(Conditions(slow=True)), [*times, *[12.0] * 10])) == 1
+
+
 def test_faster_steps_are_not_captured():
     assert reasons(Trigger(ALL), [20.0] * 10 + [10.0] * 30) == []
 

@@ -42,7 +42,8 @@ _NODE_S: Final = 2.0
 _MIN_CHECKS: Final = 4
 _CONFIRMING_CHECKS: Final = 3
 _MAX_CHECKS: Final = 600
-_SLOW_RATIO: Final = 0.1
+_SLOW_RATIO: Final = 0.2
+_HIGH_PERCENTILE, _HIGH_FACTOR = 90, 1.1
 _MAD_FACTOR: Final = 5 * 1.4826
 _MAX_CAPTURES: Final = 3
 _CAPTURED_STEPS: Final = 5
@@ -143,7 +144,10 @@ class Trigger:
         spread_ns = float(np.median(np.abs(np.array(self._history) - usual_ns)))
         limits = []
         if self.conditions.slow:
-            limits.append(max((1 + _SLOW_RATIO) * usual_ns, usual_ns + _MAD_FACTOR * spread_ns))
+            # On a busy machine, step times vary for seconds: high values of before are usual.
+            high_ns = _HIGH_FACTOR * float(np.percentile(self._history, _HIGH_PERCENTILE))
+            slow_ns = (1 + _SLOW_RATIO) * usual_ns
+            limits.append(max(slow_ns, high_ns, usual_ns + _MAD_FACTOR * spread_ns))
         if self.conditions.drop_ratio is not None:
             limits.append(usual_ns / (1 - self.conditions.drop_ratio))
         return min(limits, default=float("inf"))
