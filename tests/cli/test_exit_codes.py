@@ -21,6 +21,8 @@ MISSING = {
     "doctor": None,  # reads no file
     "demo": None,  # reads the trace of the package
     "try": "--from gone.sqlite -- true",
+    "watch": "gone/",
+    "capture": "gone/",
     "recover": "gone/",
     "analyze": "gone.sqlite",
     "findings": "gone.sqlite",

@@ -35,7 +35,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "unknown command or trace 'brekdown'; did you mean `traceprof show breakdown TRACE`?",
         ),
         ("analyz", "unknown command or trace 'analyz'; did you mean `traceprof analyze TRACE`?"),
-        ("xyzzy", "unknown command or trace 'xyzzy'; use record, try, recover, doctor, "),
+        ("xyzzy", "unknown command or trace 'xyzzy'; use record, try, watch, capture, recover, "),
         (
             "show t.sqlite breakdown",
             "expected the name of a table before t.sqlite, which is a file: run "

@@ -39,6 +39,7 @@ _ELSEWHERE: Final = {
     r"scripts/": "tests/scripts/test_first_commands.py",
     r"(sqlite3|datasette) ": "a program of others",
     r"traceprof show flops (?!.*--parameters)": "needs sizes of operators: tests/measures/compute",
+    r"traceprof (watch|capture) ": "needs a running program: tests/recording/live",
     r"traceprof view ": "serves until it is ended: tests/viewer",
     r"traceprof try ": "trains for minutes: tests/trying",
     r"traceprof record .*torchrun": "trains on several ranks: tests/recording/programs",

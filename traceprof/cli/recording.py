@@ -6,7 +6,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 import typer
 
@@ -23,13 +23,32 @@ from traceprof.cli.output import Printing, detail, message, out, print_answer
 from traceprof.errors import RecordingError, TraceprofError, UsageError
 
 if TYPE_CHECKING:
-    from traceprof.recording import Recording
+    from traceprof.recording import Recording, RecordRequest
     from traceprof.render.registry import Answered
 
 _SCHEMA = 1
 MemorySteps: TypeAlias = Annotated[
     str | None,
     option("--memory", "Save a GPU memory snapshot of steps A to B.", "A..B"),
+]
+TraceOutput: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--output -o",
+        "Trace file to write, or FOLDER/ for one file per rank. [default: trace.sqlite]",
+        "FILE",
+    ),
+]
+KeepsLiveStatus: TypeAlias = Annotated[
+    bool, option("--live", "Keep a live status (`watch`, `capture`), no trace.")
+]
+CaptureWhen: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--capture-when",
+        "With --live, capture on straggler, slow, or drop=5%.",
+        "LIST",
+    ),
 ]
 CountFlops: TypeAlias = Annotated[
     bool, option("--flops", "Record FLOPs per step, as counted by PyTorch.")
@@ -51,9 +70,9 @@ def record(
         list[str],
         typer.Argument(help="Program to run, with its arguments, after --.", metavar="COMMAND"),
     ],
-    output: Annotated[
-        str, option("--output -o", "Trace file to write, or FOLDER/ for one file per rank.", "FILE")
-    ] = "trace.sqlite",
+    output: TraceOutput = None,
+    live: KeepsLiveStatus = False,
+    capture_when: CaptureWhen = None,
     recorder: Annotated[
         str, option("--with", "Record with auto, cupti, nsys, nvprof, or torch.", "RECORDER")
     ] = "auto",
@@ -112,11 +131,14 @@ def record(
     *,
     saving: Saving,
 ) -> None:
-    """Run a program and record a trace of it. Use -v to print the profiler's command."""
+    """Run a program and record a trace. Use -v to print the profiler command."""
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
     from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from, parse_steps
 
+    if capture_when is not None and not live:
+        raise UsageError("--capture-when needs --live")
+    output = output or ("run/" if live else "trace.sqlite")
     request = RecordRequest(
         command=command,
         output=Path(output),
@@ -140,11 +162,21 @@ def record(
         say=message,
         detail=detail,
     )
+    if live:
+        _record_live(request, capture_when)
     recording = run_and_record(request)
     print_recording(recording)
     if recording.output is not None and saving.is_wanted:
         _save_run(saving, recording.output)
     raise typer.Exit(recording.exit_code or 0)
+
+
+def _record_live(request: RecordRequest, capture_when: str | None) -> NoReturn:
+    """Run a program with a live status, and exit with its exit code."""
+    from traceprof.recording.live.running import parse_conditions, record_live
+
+    conditions = None if capture_when is None else parse_conditions(capture_when)
+    raise typer.Exit(record_live(request, conditions))
 
 
 def print_recording(recording: Recording) -> None:

@@ -105,6 +105,20 @@ COMMANDS: Final[Registry[Command]] = Registry(
             function="try_",
         ),
         Command(
+            "watch",
+            "show a running program: step time, slow ranks, stalls",
+            "live",
+            ("watch run/", "watch run/ --json --interval 10"),
+            "Record",
+        ),
+        Command(
+            "capture",
+            "record the next steps of a running program and print their page",
+            "live",
+            ("capture run/ --steps 3", "capture run/ --ranks 0,5"),
+            "Record",
+        ),
+        Command(
             "recover",
             "write the trace of an interrupted recording",
             "recording",

@@ -43,7 +43,7 @@ class _NowhereEmitter:
     def pop(self, *_arguments):
         pass
 
-    push = start = end = mark = pop
+    push = start = end = mark = collective = pop
 
 
 NOWHERE = _NowhereEmitter()
@@ -60,6 +60,9 @@ class _AttributesEmitter:
 
     def mark(self, name, payload=0):
         self._mark(self._attributes(name, payload))
+
+    def collective(self, *_arguments):
+        """Emit nothing: the range of the call is emitted."""
 
 
 class NvtxEmitter(_AttributesEmitter):
@@ -107,30 +110,38 @@ class PackageEmitter(_AttributesEmitter):
 
 
 class TeeEmitter:
-    """Emits to NVTX and to the spool, which remains if the profiler loses its file."""
+    """Emits to two emitters.
 
-    def __init__(self, nvtx, spool):
-        self._nvtx = nvtx
-        self._spool = spool
+    Examples: NVTX and the spool, which remains if the profiler loses its file; the live status and
+    the spool.
+    """
+
+    def __init__(self, first, second):
+        self._first = first
+        self._second = second
 
     def push(self, name, payload=0):
-        self._nvtx.push(name, payload)
-        self._spool.push(name, payload)
+        self._first.push(name, payload)
+        self._second.push(name, payload)
 
     def pop(self):
-        self._spool.pop()
-        self._nvtx.pop()
+        self._second.pop()
+        self._first.pop()
 
     def start(self, name, payload=0):
-        return self._nvtx.start(name, payload), self._spool.start(name, payload)
+        return self._first.start(name, payload), self._second.start(name, payload)
 
     def end(self, token):
-        self._spool.end(token[1])
-        self._nvtx.end(token[0])
+        self._second.end(token[1])
+        self._first.end(token[0])
 
     def mark(self, name, payload=0):
-        self._nvtx.mark(name, payload)
-        self._spool.mark(name, payload)
+        self._first.mark(name, payload)
+        self._second.mark(name, payload)
+
+    def collective(self, *arguments):
+        self._first.collective(*arguments)
+        self._second.collective(*arguments)
 
 
 def nvtx_emitter():

@@ -136,7 +136,7 @@ class _Call:
 
     def _note(self, end_ns):
         if self.is_noted:
-            session.spool().collective(
+            self._emitter.collective(
                 self._start_ns, end_ns, self.label, self._n_bytes, self._thread, self.details
             )
 

@@ -80,8 +80,8 @@ def _wrap_next(torch, iterator, stream):
             batch = original(self)
             _take_n_drawn(self)
             return batch
-        emitter = session.emitter()
         steps.begin_fetch(torch.is_grad_enabled() and not _is_exhausted(self))
+        emitter = session.emitter()  # after the end of the last step: a capture may begin there
         _mark_pass(self, emitter)
         local.is_fetching = True
         emitter.push("data", steps.number)

@@ -38,21 +38,22 @@ def install_modules(torch):
     layers = Layers(torch, original) if settings.LAYER_DEPTH else None
 
     def __call__(self, *args, **kwargs):
-        if is_compiling():
+        # Most calls are those of inner modules.
+        if is_compiling() or (layers is None and local.__dict__.get("depth", 0)):
             return original(self, *args, **kwargs)
         state = local.__dict__
         if not session.active or getattr(hook_loading.local, "is_fetching", False):
             return original(self, *args, **kwargs)
         if state.get("depth", 0):
-            if layers is None or state["depth"] > layers.deepest:
+            if state["depth"] > layers.deepest:
                 return original(self, *args, **kwargs)
             return layers.call(self, args, kwargs)
         has_gradients = is_grad_enabled()
         if not has_gradients and is_compiled_graph(self):
             return original(self, *args, **kwargs)
-        emitter = session.emitter()
         name = phase_of(self, has_gradients)
         steps.begin_forward(may_train=name == "forward")
+        emitter = session.emitter()
         emitter.push(name, steps.number)
         if layers is not None:
             layers.find_names(self)
@@ -183,6 +184,7 @@ def _wrap_gradients(original, leaves_gradients):
             emitter.push(gradients.KEPT, steps.number)
             emitter.pop()
         steps.begin_backward(adds)
+        emitter = session.emitter()
         emitter.push("backward", steps.number)
         try:
             return original(*args, **kwargs)

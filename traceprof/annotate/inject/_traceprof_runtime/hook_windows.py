@@ -33,20 +33,33 @@ def install_windows(torch):
     """Open and close windows between steps, if requested and no other profiler is active."""
     if settings.WINDOWS is None:
         return
-    if any(variable in os.environ for variable in _PROFILERS):
-        why = "another profiler is recording this program"
-        sys.stderr.write("traceprof: no operators are recorded because %s\n" % why)
+    windows = _make_windows(torch, *settings.WINDOWS)
+    if windows is None:
         return
-    if "KINETO_LOG_LEVEL" not in os.environ:
-        os.environ["KINETO_LOG_LEVEL"] = "99"  # otherwise Kineto logs to stderr
-        at_restore(lambda: os.environ.pop("KINETO_LOG_LEVEL", None))
-    windows = _Windows(torch, *settings.WINDOWS)
-    windows.give_way_to_program()
     steps.on_boundary(windows.at_step)
     if settings.STEPS is None:
         steps.on_activity(windows.at_activity)
         _notice_replays(torch)
     session.at_end(windows.stop)
+
+
+def windows_on_request(torch):
+    """Return windows that open when `_Windows.open_for` is called; None if they cannot."""
+    return _make_windows(torch, _NEVER, 1, 0)
+
+
+def _make_windows(torch, skip, active, every):
+    """Return the windows of this process; None if another profiler is active."""
+    if any(variable in os.environ for variable in _PROFILERS):
+        why = "another profiler is recording this program"
+        sys.stderr.write("traceprof: no operators are recorded because %s\n" % why)
+        return None
+    if "KINETO_LOG_LEVEL" not in os.environ:
+        os.environ["KINETO_LOG_LEVEL"] = "99"  # otherwise Kineto logs to stderr
+        at_restore(lambda: os.environ.pop("KINETO_LOG_LEVEL", None))
+    windows = _Windows(torch, skip, active, every)
+    windows.give_way_to_program()
+    return windows
 
 
 def _notice_replays(torch):
@@ -148,6 +161,14 @@ class _Windows:
             if self._stop_at is not None:
                 self._stop_at = _BY_TIME
             self._due_ns = now + _WINDOW_NS
+
+    def open_for(self, number, n_steps):
+        """Open a window for ``n_steps`` steps at step ``number``; the caller stops it.
+
+        The process may have been forked since the last window.
+        """
+        self._process, self._active = os.getpid(), n_steps
+        self._start(number)
 
     def _prepare(self):
         """Create and prepare a profiler, unless one is prepared or the program's is running."""

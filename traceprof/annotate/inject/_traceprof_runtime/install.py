@@ -31,6 +31,7 @@ _HOOKS = (  # (name in TRACEPROF_DISABLE, module with the function install_NAME)
     ("epochs", "hook_loading"),
     ("agents", "hook_agents"),
     ("trying", "trying"),
+    ("live", "live_capture"),
 )
 
 
@@ -89,7 +90,9 @@ def start(prepare=None):
         return False
     if prepare is not None:
         prepare()
-    if settings.STEPS is not None:
+    if settings.LIVE:
+        importlib.import_module(".live_capture", __package__).begin()
+    elif settings.STEPS is not None:
         session.hold()
         steps.on_boundary(_at_step)
     elif settings.DELAY_S or settings.DURATION_S:

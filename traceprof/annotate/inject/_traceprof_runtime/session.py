@@ -21,6 +21,7 @@ _is_held = False
 _is_end_registered = False
 _capture_token = None
 _emitter = None
+_idle_emitter = NOWHERE  # the emitter for events that are not captured
 _open_emitter = None
 _spool = None
 _nvtx = None
@@ -92,7 +93,7 @@ def follow_fork():
         function()
     _process, _spool, _capture_token = os.getpid(), None, None
     _is_end_registered = False  # multiprocessing drops finalizers in a forked process
-    _emitter = NOWHERE if _is_held else None
+    _emitter = _idle_emitter if _is_held else None
     if _is_held:
         _register_end()
     process_record.write_process_record()
@@ -105,14 +106,15 @@ def spool():
     return _spool
 
 
-def hold():
-    """Drop events until `begin_capture`."""
-    global _is_held, _emitter
+def hold(idle_emitter=None):
+    """Do not capture events until `begin_capture`: drop them, or send them to ``idle_emitter``."""
+    global _is_held, _emitter, _idle_emitter
     if not _is_held and _spool is None:
         _register_end()  # the counts of steps are written even if no event is recorded
     with _lock:
         _is_held = True
-        _emitter = NOWHERE
+        _idle_emitter = idle_emitter or _idle_emitter
+        _emitter = _idle_emitter
 
 
 def is_capturing():
@@ -145,6 +147,16 @@ def end_capture():
             function(False)
 
 
+def close_capture():
+    """End capturing and close the spool: the next capture opens another one."""
+    global _spool
+    end_capture()
+    with _lock:
+        spool_to_close, _spool = _spool, None
+    if spool_to_close is not None:
+        spool_to_close.close()
+
+
 def resume_in_fork():
     """Switch recording on again in a forked process that trains; return whether recording is on."""
     global active, _is_dormant
@@ -165,8 +177,10 @@ def _open():
         if is_new:
             _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
             _open_emitter = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
+            if _idle_emitter is not NOWHERE:  # the live status continues during a capture
+                _open_emitter = TeeEmitter(_idle_emitter, _open_emitter)
             _mark_clock()
-        _emitter = opened_emitter = NOWHERE if _is_held else _open_emitter
+        _emitter = opened_emitter = _idle_emitter if _is_held else _open_emitter
     if is_new:
         _register_end()
     return opened_emitter

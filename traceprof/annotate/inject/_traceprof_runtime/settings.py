@@ -13,6 +13,7 @@ STEP_FROM = os.environ.get("TRACEPROF_STEP_FROM", "")  # what defines a step; se
 FLOPS = bool(os.environ.get("TRACEPROF_FLOPS"))  # whether to count the FLOPs of one step
 DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
 DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
+LIVE = bool(os.environ.get("TRACEPROF_LIVE"))  # write the live status; capture on request
 MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # limit per process; 0: no limit
 
 

@@ -1,0 +1,76 @@
+"""When steps are captured automatically: once per change, and never in steady steps."""
+
+import numpy as np
+import pytest
+
+from traceprof.errors import UsageError
+from traceprof.recording.live.running import Conditions, Trigger, parse_conditions
+from traceprof.recording.live.view import RunView, Straggler
+
+MS = 1_000_000
+ALL = Conditions(straggler=True, slow=True, drop_ratio=0.05)
+
+
+def reasons(trigger, times_ms, views=None):
+    views = views or [RunView()] * len(times_ms)
+    found = [trigger.check(view, time * MS) for view, time in zip(views, times_ms, strict=True)]
+    return [(index, reason) for index, reason in enumerate(found) if reason]
+
+
+def test_a_slowdown_is_captured_once():
+    found = reasons(Trigger(ALL), [10.0] * 10 + [13.0] * 50)
+    assert found == [(12, "the step time rose from 10 ms to 13 ms")]
+
+
+def test_each_further_slowdown_is_captured():
+    found = reasons(Trigger(ALL), [10.0] * 10 + [13.0] * 20 + [20.0] * 20)
+    assert [index for index, _ in found] == [12, 32]
+
+
+def test_steady_steps_are_not_captured():
+    """10,000 checks with 1% noise, and a slow check (a checkpoint) every 100."""
+    noise = np.random.default_rng(1).normal(10, 0.1, 10_000)
+    noise[::100] = 40
+    assert reasons(Trigger(Conditions(straggler=True, slow=True, drop_ratio=0.1)), noise) == []
+
+
+def test_a_busy_machine_is_not_slow():
+    """Step times that vary for seconds: 20% of the checks are 18% higher, four in a row."""
+    times = ([7.9] * 16 + [9.3] * 4) * 20
+    assert reasons(Trigger(Conditions(slow=True)), times) == []
+    assert len(reasons(Trigger(Conditions(slow=True)), [*times, *[12.0] * 10])) == 1
+
+
+def test_faster_steps_are_not_captured():
+    assert reasons(Trigger(ALL), [20.0] * 10 + [10.0] * 30) == []
+
+
+def test_slow_first_steps_are_not_captured():
+    assert reasons(Trigger(ALL), [500.0, 300.0, *[10.0] * 50]) == []
+
+
+def test_only_the_requested_conditions_count():
+    times = [10.0] * 10 + [10.8] * 20
+    assert reasons(Trigger(Conditions(slow=True)), times) == []  # 8% is not slow
+    assert len(reasons(Trigger(Conditions(drop_ratio=0.05)), times)) == 1
+    assert reasons(Trigger(Conditions(straggler=True)), [10.0] * 5 + [90.0] * 20) == []
+
+
+def test_a_straggler_is_captured_once_until_it_recovers():
+    behind = RunView(straggler=Straggler(3, 2.0, 1.0, 1.0, ""))
+    views = [RunView()] * 3 + [behind] * 20 + [RunView()] * 3 + [behind] * 4
+    found = reasons(Trigger(ALL), [10.0] * len(views), views)
+    assert found == [(5, "rank 3 is a straggler"), (28, "rank 3 is a straggler")]
+
+
+def test_a_rank_that_is_behind_for_a_moment_is_not_captured():
+    behind = RunView(straggler=Straggler(3, 2.0, 1.0, 1.0, ""))
+    views = [behind, behind, RunView()] * 10
+    assert reasons(Trigger(ALL), [10.0] * 30, views) == []
+
+
+def test_conditions_are_parsed():
+    assert parse_conditions("straggler, slow,drop=5%") == ALL
+    for text in ("", "fast", "drop=5", "drop=0%", "drop=200%", "slow,,"):
+        with pytest.raises(UsageError, match="capture-when"):
+            parse_conditions(text)

@@ -1,0 +1,169 @@
+"""Captures on request: a running program records its next steps in detail.
+
+`traceprof capture` writes the file ``request.json`` into the folder of the live status. The thread
+of the live status reads it; the training loop reads no file. At the requested step, this process
+records like a recording that began there: its events in a spool, its operators and GPU activity in
+one window of torch's profiler, all in the folder ``capture-N`` of the request. The status of this
+process shows the progress.
+"""
+
+import json
+import os
+
+from . import hook_windows, live, process_record, session, settings, steps
+from .after_import import complain
+
+REQUEST = "request.json"
+_MAX_REQUEST_BYTES, _MAX_STEPS = 1 << 16, 10000
+
+
+class Captures:
+    """Serves the requests in the folder ``directory`` of the live status, one after another."""
+
+    def __init__(self, status, directory):
+        self._status = status
+        self._directory = directory
+        self._windows = None
+        self._stamp = None  # (time, size, inode) of the last request file that was read
+        self._last_id = 0
+        self._wanted = None  # (id, first step, number of steps)
+        self._end = None  # the step at which the open capture ends
+
+    def install(self, torch):
+        """Prepare the windows of torch's profiler, once torch is imported."""
+        self._windows = hook_windows.windows_on_request(torch)
+
+    def poll(self):
+        """Read a new request, in the thread of the live status."""
+        path = os.path.join(self._directory, REQUEST)
+        try:
+            found = os.stat(path)
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp == self._stamp or self._wanted is not None or self._end is not None:
+                return
+            with open(path, "rb") as file:
+                request = parse_request(file.read(_MAX_REQUEST_BYTES))
+        except (OSError, ValueError, LookupError, TypeError):
+            return  # no request, or a damaged one
+        self._stamp = stamp
+        number, first, n_steps, ranks = request
+        if number <= self._last_id or (ranks is not None and live.find_rank()[0] not in ranks):
+            return
+        self._last_id = number
+        self._set_state("waiting")
+        self._wanted = (number, first, n_steps)
+
+    def forget(self):
+        """Forget the requests of the parent in a forked process."""
+        settings.DIRECTORY = self._directory
+        self._wanted = self._end = None
+        self._status.capture = {}
+
+    def at_step(self, number):
+        """Begin or end a capture if it is due."""
+        if self._end is not None:
+            if number >= self._end:
+                self.stop()
+        elif self._wanted is not None and number >= self._wanted[1]:
+            self._begin(number)
+
+    def _begin(self, number):
+        """Begin the requested capture; a failure is reported and does not reach the program."""
+        request, _, n_steps = self._wanted
+        self._wanted = None
+        folder = os.path.join(self._directory, "capture-%d" % request)
+        if not os.path.isdir(folder):
+            self._set_state("failed", "the folder of the capture does not exist")
+            return
+        settings.DIRECTORY = folder
+        self._end = number + n_steps
+        self._set_state("recording", steps=[number, number + n_steps - 1])
+        try:
+            rank, world_size = live.find_rank()
+            process_record.write_process_record(rank=rank, world_size=world_size)
+            session.begin_capture()
+            if self._windows is not None:
+                self._windows.open_for(number, n_steps)
+        except Exception as error:
+            complain("the capture failed", error)
+            self._end = None
+            session.close_capture()
+            settings.DIRECTORY = self._directory
+            self._set_state("failed", repr(error)[:200])
+
+    def stop(self):
+        """End the open capture, if any."""
+        if self._end is None:
+            return
+        self._end = None
+        try:
+            if self._windows is not None:
+                self._windows.stop()
+            counts = session.spool().counts()
+            session.close_capture()
+            self._set_state("done", error=_problem_of(counts))
+        except Exception as error:
+            complain("the capture failed", error)
+            self._set_state("failed", repr(error)[:200])
+        finally:
+            settings.DIRECTORY = self._directory
+
+    def _set_state(self, state, error="", **more):
+        """Show the state of the current request in the status of this process."""
+        before = self._status.capture
+        kept = before if before.get("id") == self._last_id else {}
+        self._status.capture = dict(kept, id=self._last_id, state=state, error=error, **more)
+
+
+def _problem_of(counts):
+    """Return why the spool stopped writing; "" if it did not."""
+    return "events were lost (error %d)" % counts["stopped"] if counts["stopped"] else ""
+
+
+def parse_request(data):
+    """Return (id, first step, number of steps, ranks or None) of the text of a request.
+
+    Raises:
+        ValueError, LookupError, TypeError: the text is not a request.
+    """
+    request = json.loads(data.decode())
+    number, first, n_steps = (int(request[name]) for name in ("id", "first", "steps"))
+    if number < 1 or first < 0 or not 0 < n_steps <= _MAX_STEPS:
+        raise ValueError("numbers of a request are out of range")
+    ranks = request.get("ranks")
+    return number, first, n_steps, None if ranks is None else {int(rank) for rank in ranks}
+
+
+captures = None
+_has_torch = False
+
+
+def begin():
+    """Begin the live status, and serve requests; called when recording begins in this process."""
+    global captures
+    live.begin(settings.DIRECTORY)
+    captures = Captures(live.status, settings.DIRECTORY)
+    live.status.poll = captures.poll
+    steps.on_boundary(captures.at_step)
+    session.in_new_process(captures.forget)
+    session.at_end(_close_without_torch)
+
+
+def install_live(torch):
+    """Prepare captures with torch's profiler; the last hook that is installed."""
+    global _has_torch
+    if settings.LIVE:
+        _has_torch = True
+        captures.install(torch)
+        session.at_end(_close)  # after the last step is closed
+
+
+def _close():
+    """End the open capture, and write the status for the last time."""
+    captures.stop()
+    live.status.close()
+
+
+def _close_without_torch():
+    if not _has_torch:
+        _close()

@@ -1,0 +1,135 @@
+"""The commands for running programs: watch them, and capture some of their steps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from traceprof.cli.options import AsJson, open_traces, option, with_options
+from traceprof.cli.output import Printing, message, out, print_answer
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceprof.recording.live.status import LiveRun, Node
+    from traceprof.recording.live.view import RunView
+
+_MIN_INTERVAL_S: Final = 0.2
+
+
+@with_options
+def watch(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run that `record --live` started.", metavar="RUN")
+    ],
+    interval: Annotated[
+        float, option("--interval", "Refresh every SECONDS.", "SECONDS", min=_MIN_INTERVAL_S)
+    ] = 1.0,
+    is_once: Annotated[bool, option("--once", "Print the current state, then exit.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a running program: step time, ranks, stragglers, stalls, CPU, and memory.
+
+    The program never waits for this command. Without a terminal, each refresh prints one line.
+    """
+    from traceprof.recording.live.status import LiveRun
+
+    live = LiveRun(run)
+    if is_once:
+        view, nodes = _read(live)
+        _print_page(view, nodes, run, as_json=as_json)
+    elif as_json or not sys.stdout.isatty():
+        _print_lines(live, interval, as_json=as_json)
+    else:
+        _show(live, interval, run)
+
+
+def _read(live: LiveRun) -> tuple[RunView, list[Node]]:
+    """Return the state of a run now, and the use of its hosts."""
+    from traceprof.recording.live.status import read_nodes
+    from traceprof.recording.live.view import view_of
+
+    processes = live.refresh()
+    return view_of(processes, live.n_damaged), read_nodes(live.live)
+
+
+def _print_page(view: RunView, nodes: list[Node], run: Path, *, as_json: bool) -> None:
+    from traceprof.render.live_text import watch_json, watch_text
+
+    out(watch_json(view, nodes) if as_json else watch_text(view, nodes, str(run), 10_000))
+
+
+def _print_lines(live: LiveRun, interval_s: float, *, as_json: bool) -> None:
+    """Print one line per refresh until the run is over."""
+    from traceprof.render.live_text import watch_json, watch_line
+
+    while True:
+        view, nodes = _read(live)
+        out(watch_json(view, nodes) if as_json else watch_line(view))
+        if view.is_over:
+            return
+        time.sleep(interval_s)
+
+
+def _show(live: LiveRun, interval_s: float, run: Path) -> None:
+    """Refresh the page on the terminal until the run is over or the user presses Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from traceprof.render.live_text import watch_text
+
+    console = Console()
+    with Live(console=console, auto_refresh=False) as screen:
+        while True:
+            view, nodes = _read(live)
+            screen.update(Text(watch_text(view, nodes, str(run), console.width)), refresh=True)
+            if view.is_over:
+                return
+            time.sleep(interval_s)
+
+
+@with_options
+def capture(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run that `record --live` started.", metavar="RUN")
+    ],
+    steps: Annotated[int, option("--steps", "Record the next N steps.", "N", min=1)] = 5,
+    ranks: Annotated[
+        str | None, option("--ranks", "Record only these ranks: 0,5. Default: all ranks.", "LIST")
+    ] = None,
+    timeout: Annotated[
+        float, option("--timeout", "Stop waiting after SECONDS.", "SECONDS", min=1.0)
+    ] = 300.0,
+    is_quiet: Annotated[bool, option("--no-page", "Do not print the page of the trace.")] = False,
+) -> None:
+    """Record the next steps of a running program, write their trace, and print its page."""
+    from traceprof.recording.live.capture import capture as capture_steps
+    from traceprof.recording.live.status import LiveRun
+
+    recording = capture_steps(LiveRun(run), steps, parse_ranks(ranks), timeout, message)
+    for line in recording.lines:
+        message(line)
+    output = recording.output
+    if output is None or is_quiet:
+        return
+    from traceprof.session.answer import page
+
+    print_answer(lambda: page(open_traces([output])), Printing(rows=5), [output])
+
+
+def parse_ranks(text: str | None) -> frozenset[int] | None:
+    """Parse the ranks of --ranks ("0,5"); None means all ranks.
+
+    Raises:
+        UsageError: the text is not a list of ranks.
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise UsageError(f"--ranks {text!r}: expected ranks separated by commas, such as 0,5")
+    return frozenset(map(int, words))

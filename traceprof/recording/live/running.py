@@ -1,0 +1,392 @@
+"""Run a program with a live status, and capture steps when a condition is met."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from traceprof.errors import TraceprofError, UsageError
+from traceprof.files import write_file
+from traceprof.formats.runs.manifest import NOTES
+from traceprof.recording import work_folder
+from traceprof.recording.job import announced, job_of, label_of
+from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
+from traceprof.recording.live.status import LIVE, LiveRun, Process
+from traceprof.recording.live.view import RunView, view_of
+from traceprof.recording.machine import read_environment
+from traceprof.recording.program import (
+    Program,
+    child_environment,
+    find_program,
+    ignores_injection,
+    run_recorded,
+)
+from traceprof.recording.request import Bounds, RecordRequest, writing
+from traceprof.recording.sampling.gpus import open_gpus
+
+CAPTURES: Final = "captures.jsonl"
+"""The file in the folder of the live status that lists the automatic captures and their reasons."""
+_CHECK_S: Final = 0.5
+_NODE_S: Final = 2.0
+_MIN_CHECKS: Final = 4
+_CONFIRMING_CHECKS: Final = 3
+_MAX_CHECKS: Final = 600
+_SLOW_RATIO: Final = 0.2
+_HIGH_PERCENTILE, _HIGH_FACTOR = 90, 1.1
+_MAD_FACTOR: Final = 5 * 1.4826
+_MAX_CAPTURES: Final = 3
+_CAPTURED_STEPS: Final = 5
+_CAPTURE_TIMEOUT_S: Final = 120.0
+_DROP: Final = re.compile(r"drop=(\d{1,2}(?:\.\d+)?)%")
+_OLD_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """When to capture: a rank falls behind, steps become slow, or throughput drops (ratio)."""
+
+    straggler: bool = False
+    slow: bool = False
+    drop_ratio: float | None = None
+
+
+def parse_conditions(text: str) -> Conditions:
+    """Parse the conditions of --capture-when, for example "straggler,slow,drop=5%".
+
+    Raises:
+        UsageError: the text contains another condition.
+    """
+    conditions = Conditions()
+    for part in text.split(","):
+        drop = _DROP.fullmatch(part.strip())
+        if part.strip() == "straggler":
+            conditions = replace(conditions, straggler=True)
+        elif part.strip() == "slow":
+            conditions = replace(conditions, slow=True)
+        elif drop is not None and float(drop[1]) > 0:
+            conditions = replace(conditions, drop_ratio=float(drop[1]) / 100)
+        else:
+            raise UsageError(
+                f"--capture-when {part.strip()!r}: choose straggler, slow, drop=N% (such as "
+                "drop=5%), or several of them, separated by commas"
+            )
+    return conditions
+
+
+@dataclass(slots=True)
+class Trigger:
+    """Decide from the checks of a run whether a condition is met; each check is a `RunView`.
+
+    A condition must hold in three checks in a row, so that single slow steps do not count. Step
+    times are compared with the median of the earlier checks, at least four. Each change triggers
+    once: afterwards, the slower steps are the reference.
+    """
+
+    conditions: Conditions
+    _history: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_CHECKS))
+    _candidates: list[float] = field(default_factory=list)
+    _n_behind: int = 0
+    _behind: int | None = None
+    _reported: int | None = None
+
+    def check(self, view: RunView, step_ns: float | None) -> str:
+        """Return the reason for a capture now, "" for none.
+
+        ``step_ns`` is the median time of the steps since the last check, None without steps.
+        """
+        return self._check_ranks(view) or self._check_steps(step_ns)
+
+    def _check_ranks(self, view: RunView) -> str:
+        rank = view.straggler.rank if view.straggler is not None else None
+        self._n_behind = self._n_behind + 1 if rank is not None and rank == self._behind else 1
+        self._behind = rank
+        if rank is None:
+            self._reported = None
+        is_new = rank is not None and rank != self._reported
+        if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_CHECKS:
+            return ""
+        self._reported = rank
+        return f"rank {rank} is a straggler"
+
+    def _check_steps(self, step_ns: float | None) -> str:
+        limit_ns = self._limit_ns()
+        if step_ns is None:
+            return ""
+        if step_ns <= limit_ns:
+            self._history.extend([*self._candidates, step_ns])
+            self._candidates = []
+            return ""
+        self._candidates.append(step_ns)
+        if len(self._candidates) < _CONFIRMING_CHECKS:
+            return ""
+        usual_ns, now_ns = float(np.median(self._history)), float(np.median(self._candidates))
+        self._history.clear()
+        self._history.extend(self._candidates)
+        self._candidates = []
+        return f"the step time rose from {usual_ns / 1e6:.3g} ms to {now_ns / 1e6:.3g} ms"
+
+    def _limit_ns(self) -> float:
+        """Return the step time above which a check meets a condition."""
+        if len(self._history) < _MIN_CHECKS:
+            return float("inf")
+        usual_ns = float(np.median(self._history))
+        spread_ns = float(np.median(np.abs(np.array(self._history) - usual_ns)))
+        limits = []
+        if self.conditions.slow:
+            # On a busy machine, step times vary for seconds: high values of before are usual.
+            high_ns = _HIGH_FACTOR * float(np.percentile(self._history, _HIGH_PERCENTILE))
+            slow_ns = (1 + _SLOW_RATIO) * usual_ns
+            limits.append(max(slow_ns, high_ns, usual_ns + _MAD_FACTOR * spread_ns))
+        if self.conditions.drop_ratio is not None:
+            limits.append(usual_ns / (1 - self.conditions.drop_ratio))
+        return min(limits, default=float("inf"))
+
+
+@dataclass(slots=True)
+class Monitor:
+    """What the launcher of a live run does while the program runs: node status and captures."""
+
+    live: Path
+    conditions: Conditions | None
+    say: Callable[[str], None]
+    _run: LiveRun = field(init=False)
+    _trigger: Trigger = field(init=False)
+    _node: NodeStatus = field(init=False)
+    _next_check_s: float = 0.0
+    _n_seen: dict[str, int] = field(default_factory=dict)
+    _n_captures: int = 0
+    _open: tuple[CaptureRequest, str, float] | None = None
+
+    def __post_init__(self) -> None:
+        self._run = LiveRun(self.live.parent, self.live)
+        self._trigger = Trigger(self.conditions or Conditions())
+        self._node = NodeStatus(self.live)
+
+    def tick(self, _program: Program | None = None) -> None:
+        """Write the node status and check the conditions, if they are due."""
+        now_s = time.monotonic()
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + _CHECK_S
+        self._node.write()
+        if self.conditions is None:
+            return
+        try:
+            self._check()
+        except TraceprofError as error:
+            self.say(f"no automatic capture: {error}")
+            self._open = None
+
+    def close(self) -> None:
+        """Write the trace of a capture that the end of the program interrupted."""
+        if self._open is not None:
+            with suppress(TraceprofError):
+                self._run.refresh()
+                self._finish_open()
+
+    def _check(self) -> None:
+        processes = self._run.refresh()
+        if self._open is not None:
+            request, _, deadline_s = self._open
+            states = {request.state_of(process) for process in processes}
+            is_over = states & {"done", "failed"} and not states & {"waiting", "recording"}
+            if is_over or time.monotonic() > deadline_s:
+                self._finish_open()
+            return
+        step_ns = self._new_step_ns(processes)
+        if self._n_captures >= _MAX_CAPTURES or not self._is_leader(processes):
+            return
+        reason = self._trigger.check(view_of(processes), step_ns)
+        if reason:
+            self._n_captures += 1
+            request = send_request(self._run, _CAPTURED_STEPS)
+            self._open = (request, reason, time.monotonic() + _CAPTURE_TIMEOUT_S)
+            self.say(f"{reason}: capturing {request.n_steps} steps")
+
+    def _is_leader(self, processes: Sequence[Process]) -> bool:
+        """Return whether the lowest rank runs on this host: one launcher decides for all."""
+        first = next(iter(processes), None)
+        return first is not None and first.header.host == socket.gethostname()
+
+    def _new_step_ns(self, processes: Sequence[Process]) -> float | None:
+        """Return the median duration of the steps since the last check; None without steps."""
+        durations = []
+        for process in processes:
+            n_seen = self._n_seen.get(process.path.name, 0)
+            durations.append(process.column("duration_ns")[process.column("index") >= n_seen])
+            self._n_seen[process.path.name] = process.header.n_steps
+        new = np.concatenate(durations) if durations else np.empty(0)
+        return float(np.median(new)) if len(new) else None
+
+    def _finish_open(self) -> None:
+        if self._open is None:
+            return
+        request, reason, _ = self._open
+        self._open = None
+        for problem in wait_for(self._run, request, 0.0):
+            self.say(problem)
+        recording = write_capture(self._run, request)
+        self.say(f"captured because {reason}: {recording.output}")
+        line = {"capture": request.folder.name, "time_s": time.time(), "reason": reason}
+        with suppress(OSError), (self.live / CAPTURES).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class NodeStatus:
+    """Writes the use of CPU, memory, and GPUs of this host to a file every 2 s."""
+
+    def __init__(self, live: Path) -> None:
+        self._path = live / f"node.{socket.gethostname()}.json"
+        self._reads = open_gpus()
+        self._next_s = 0.0
+        self._cpu = _cpu_times()
+
+    def write(self) -> None:
+        """Write the file if it is due; an error does not disturb the run."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _NODE_S
+        gpus: dict[str, dict[str, float]] = {}
+        for _, read in self._reads:
+            with suppress(OSError, ValueError, RuntimeError):
+                for source, metric, value in read():
+                    gpus.setdefault(source, {})[metric] = value
+        before, self._cpu = self._cpu, _cpu_times()
+        total = self._cpu[1] - before[1]
+        document = {
+            "host": socket.gethostname(),
+            "time_s": time.time(),
+            "cpu_ratio": (self._cpu[0] - before[0]) / total if total else None,
+            "n_cpus": os.cpu_count(),
+            **_memory(),
+            "gpus": {name: values for name, values in gpus.items() if name.startswith("gpu:")},
+        }
+        with suppress(OSError, TraceprofError):
+            write_file(self._path, json.dumps(document), force=True)
+
+
+def _cpu_times() -> tuple[int, int]:
+    """Return (busy, total) CPU time of this host in clock ticks; (0, 0) where it is unknown."""
+    try:
+        values = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0, 0
+    return sum(values) - values[3] - values[4], sum(values)
+
+
+def _memory() -> dict[str, int]:
+    """Return the memory of this host and its used part, in bytes; {} where it is unknown."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        total, free = (1024 * int(lines[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {"memory_bytes": total, "memory_used_bytes": total - free}
+
+
+def live_environment(live: Path, request: RecordRequest) -> Mapping[str, str]:
+    """Return the environment of a program with a live status in the folder ``live``."""
+    environment = child_environment(live.absolute(), request)
+    environment["TRACEPROF_LIVE"] = "1"
+    disabled = os.environ.get("TRACEPROF_DISABLE", "")
+    environment["TRACEPROF_DISABLE"] = ",".join(filter(None, (disabled, "sizes")))
+    return environment
+
+
+def record_live(request: RecordRequest, conditions: Conditions | None = None) -> int:
+    """Run a program with a live status in ``request.output``; return its exit code.
+
+    Raises:
+        UsageError: the folder has the live status of another run, or options exclude each other.
+        RecordingError: the program cannot be started.
+    """
+    _check_options(request)
+    find_program(request.command)
+    option = ignores_injection(request.command)
+    if option is not None:
+        request.say(f"python {option} ignores PYTHONPATH; traceprof cannot record steps")
+    live = request.output / LIVE
+    with writing(live, "created"):
+        live.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        is_joining = stack.enter_context(announced(request))
+        _check_folder(live, request, is_joining=is_joining)
+        notes = work_folder.notes_of(
+            request,
+            "torch",
+            read_environment(request.command),
+            label=label_of(request),
+            job=job_of(request.command),
+        )
+        work_folder.write_notes(live, notes)
+        request.say(f"watch the program with `traceprof watch {request.output}`")
+        monitor = Monitor(live, conditions, request.say)
+        stack.callback(monitor.close)
+        program = Program(grace_s=request.grace_s, say=request.say)
+        return run_recorded(
+            request.command, live_environment(live, request), monitor.tick, program=program
+        )
+
+
+def _check_options(request: RecordRequest) -> None:
+    """Check that no option is set that applies only to a recording of the whole run.
+
+    Raises:
+        UsageError: such an option is set.
+    """
+    if not request.is_folder:
+        raise UsageError(f"--live needs a folder: add / to the name, as in -o {request.output}/")
+    if request.recorder not in ("auto", "torch"):
+        raise UsageError(f"--live does not support --with {request.recorder}; use torch or auto")
+    is_bounded = replace(request.bounds, max_bytes=0) != Bounds()
+    if is_bounded or request.memory_steps or request.gpu_metrics or request.counts_flops:
+        raise UsageError(
+            "--live cannot be combined with --steps, --delay, --duration, --memory, --flops, or "
+            "--gpu-metrics; capture steps with `traceprof capture`"
+        )
+
+
+def _is_same_job(live: Path, request: RecordRequest) -> bool:
+    """Return whether another launcher of this job has written to the folder ``live``.
+
+    The user or the scheduler names the job: `TRACEPROF_RUN`, the rendezvous, or the Slurm job.
+    """
+    try:
+        earlier = work_folder.read_notes(live)
+    except TraceprofError:
+        return False
+    job, label = job_of(request.command), label_of(request)
+    is_named = label != request.output.absolute().name
+    return bool(job and job == earlier.job) or (is_named and label == earlier.label)
+
+
+def _check_folder(live: Path, request: RecordRequest, *, is_joining: bool) -> None:
+    """Check that the folder is new, belongs to this job, or may be replaced.
+
+    Raises:
+        UsageError: the folder has the live status of another run.
+    """
+    old = [path for path in live.iterdir() if path.is_file()]
+    if not old or is_joining or _is_same_job(live, request):
+        return
+    if not request.force:
+        raise UsageError(
+            f"{live}: has the live status of another run; choose another folder, or use --force "
+            "(several nodes of one job: set TRACEPROF_RUN to the same name)"
+        )
+    for path in old:  # another node of this job may have begun
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _OLD_S or path.name == NOTES:
+                path.unlink()
