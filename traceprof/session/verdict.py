@@ -15,9 +15,11 @@ from traceprof.measures import shown_by
 from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
+from traceprof.measures.steps.from_phases import RECORDED_PHASES, ROLLOUT
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
+from traceprof.names.ranges import PHASE_WORDS, UPDATE, UPDATE_PHASES
 from traceprof.session.pace import MAX_STEADY_RATIO, on_pace
 from traceprof.session.shares import (
     BY_HOST,
@@ -241,8 +243,11 @@ def _where_time_is_spent(
     if len(phases):
         first = phases.take(phases["process"] == phases["process"][0])
         shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
+        if shares.keys() & {"generation", "environment"} and _has_rollouts(steps):
+            shares = _with_update(shares)
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
+        shares = {PHASE_WORDS.get(phase, phase): share for phase, share in shares.items()}
         yield from _with_shares(f"CPU time {start}", shares, values)
     yield from _operator_shares(table_of(results, "operators"))
 
@@ -256,6 +261,19 @@ def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
         return "per iteration of {step:ns}", values
     kind = "step" if steps.scalars["confidence_ratio"] == 1 else "inferred step"
     return f"per {kind} of {{step:ns}}", values
+
+
+def _has_rollouts(steps: Result | None) -> bool:
+    """Return whether generation is part of the steps; otherwise it is an evaluation."""
+    source = steps.scalars["source"] if steps is not None else ""
+    return ROLLOUT in source or not source.startswith(RECORDED_PHASES)
+
+
+def _with_update(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the shares of the phases of post-training, with the passes of updates as one phase."""
+    update = sum(shares.get(phase, 0.0) for phase in UPDATE_PHASES)
+    others = {phase: share for phase, share in shares.items() if phase not in UPDATE_PHASES}
+    return {**others, UPDATE: update}
 
 
 _MAX_OPERATORS: Final = 5

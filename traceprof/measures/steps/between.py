@@ -45,10 +45,11 @@ _NAMES: Final = {
     "backward": "$^",
 }
 _PHASES_OF: Final = {
-    name: PHASES.index(phase)
-    for name, phase in (
-        *((EVALUATION, "eval"), (DATA_WAIT, "data")),
-        *(("forward", "forward"), ("backward", "backward")),
+    name: tuple(map(PHASES.index, phases))
+    for name, phases in (
+        # Rollouts that no step learns from are an evaluation.
+        *((EVALUATION, ("eval", "generation", "logprobs")), (DATA_WAIT, ("data",))),
+        *(("forward", ("forward",)), ("backward", ("backward",))),
     )
 }
 
@@ -161,7 +162,7 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
     found: dict[tuple[int, str], Intervals] = {}
     for cause, pattern in _NAMES.items():
         named = are_named(names, re.compile(pattern)) & ~of_autograd
-        chosen = named | (phases == _PHASES_OF.get(cause, len(PHASES)))
+        chosen = named | np.isin(phases, _PHASES_OF.get(cause, ()))
         found |= {
             (process, cause): time for process, time in unions_by(ranges.take(chosen)).items()
         }

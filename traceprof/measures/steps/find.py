@@ -30,7 +30,7 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_launched_by_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by, unions_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
-from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
+from traceprof.measures.steps.from_phases import BACKWARD, RECORDED_PHASES, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
     NAMED_STEP,
     STEP_WORDS,
@@ -425,7 +425,7 @@ _SOURCES: Final = (
         "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
     ),
     _Source("--step-from ", True, steps_of_step_from),
-    _Source("recorded phases", True, steps_of_phases),
+    _Source(RECORDED_PHASES, True, steps_of_phases),
     _Source(
         "ProfilerStep",
         None,

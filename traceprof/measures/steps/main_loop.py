@@ -26,14 +26,16 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES
+from traceprof.names.ranges import PHASES, POST_TRAINING_PHASES
 
 _MIN_KERNEL_TIME_RATIO: Final = 0.5
 _MIN_KERNELS: Final = 20
 _MAX_OUTSIDE_RATIO: Final = 0.02
 _MIN_SETUP_RATIO: Final = 0.1
 _MIN_PAUSE_RATIO: Final = 0.01
-_PASSES: Final = tuple(map(PHASES.index, ("forward", "eval", "backward", "optimizer")))
+_PASSES: Final = tuple(
+    map(PHASES.index, ("forward", "eval", "backward", "optimizer", *POST_TRAINING_PHASES))
+)
 _SETUP: Final = re.compile(
     r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
     r"|warm[ _-]?up)([^a-z]|$)|(^|[^a-z])warm[ _-]?up$"

@@ -23,6 +23,7 @@ from traceprof.measures.rows import (
 )
 from traceprof.measures.steps.epochs import are_of_training
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.from_phases import ROLLOUT
 from traceprof.model.activity import PARTS
 from traceprof.model.combining import medians_of_groups
 from traceprof.model.grouping import rows_by_values
@@ -110,11 +111,31 @@ def samples_in_steps(trace: Trace, steps: Table) -> Floats:
 
 
 def _batches(trace: Trace) -> Table:
-    """Return the marks of batches, without batches of evaluation loaders."""
-    marks = trace.marks
-    is_batch = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "batch")
-    batches = marks.take(is_batch & (marks["payload"] > 0))
+    """Return the marks of batches, without batches of evaluation loaders.
+
+    In post-training, the samples are the generated sequences, because loaders provide only prompts.
+    """
+    sequences = _marks_of(trace, "generated.sequences")
+    if len(sequences) and ROLLOUT in find_steps(trace).source:
+        return sequences
+    batches = _marks_of(trace, "batch")
     return batches.take(are_of_training(trace, batches)) if len(batches) else batches
+
+
+def _marks_of(trace: Trace, name: str) -> Table:
+    """Return the marks of traceprof with this name and a positive number."""
+    marks = trace.marks
+    is_named = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == name)
+    return marks.take(is_named & (marks["payload"] > 0))
+
+
+def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
+    """Return the number of tokens generated in each step; {} if unknown."""
+    marks = _marks_of(trace, "generated.tokens")
+    if marks.empty:
+        return {}
+    spans = _with_bounds(steps, "start_ns", "next_ns")
+    return {"generated_tokens_count": _sums(spans, marks, marks["payload"])}
 
 
 @fact

@@ -19,7 +19,7 @@ import functools
 import threading
 import weakref
 
-from . import gradients, hook_loading, session, settings, steps
+from . import gradients, hook_loading, hook_rollouts, session, settings, steps
 from .compiling import get_is_compiling, is_compiled_graph, is_tracing
 from .replaced import replace
 
@@ -51,7 +51,7 @@ def install_modules(torch):
         if not has_gradients and is_compiled_graph(self):
             return original(self, *args, **kwargs)
         emitter = session.emitter()
-        name = phase_of(self, has_gradients)
+        name = phase_of(self, has_gradients) or hook_rollouts.begin_pass(torch, self, args, kwargs)
         steps.begin_forward(may_train=name == "forward")
         emitter.push(name, steps.number)
         if layers is not None:
@@ -62,15 +62,20 @@ def install_modules(torch):
         finally:
             state["depth"] = 0
             emitter.pop()
+            hook_rollouts.end_pass()
             steps.end_forward()
 
     replace(torch.nn.Module, "__call__", __call__)
 
 
 def phase_of(module, has_gradients):
-    """Return "forward" (training) or "eval" for a call of ``module``, and note the call."""
+    """Return "forward" (training) or "eval" for a call of ``module``, and note the call.
+
+    "" for a call without gradients, which `hook_rollouts` names.
+    """
     if not has_gradients:
-        return "eval"
+        return ""
+    hook_rollouts.begin_training()
     if module.training:
         _eval_modules.clear()  # the next backward pass belongs to this module
         return "forward"
@@ -174,6 +179,7 @@ def _wrap_gradients(original, leaves_gradients):
         if not (session.active or session.resume_in_fork()) or is_tracing():
             return original(*args, **kwargs)
         note_gradient_pass()
+        hook_rollouts.begin_training()
         emitter = session.emitter()
         parameter, adds = None, False
         if leaves_gradients and steps.follows_gradients():
@@ -191,6 +197,7 @@ def _wrap_gradients(original, leaves_gradients):
             emitter.pop()
             if parameter is not None:
                 gradients.end_pass(parameter)
+            hook_rollouts.end_training()
             steps.end_backward()
 
     return compute_gradients

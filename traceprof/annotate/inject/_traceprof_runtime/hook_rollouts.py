@@ -1,0 +1,441 @@
+"""Hooks for the phases of post-training: generation, rewards, log-probabilities, weights.
+
+Four sources name them:
+
+- Calls of libraries: ``generate`` of transformers, vLLM, and SGLang, and the timers that TRL, verl,
+  NeMo-RL, slime, and SkyRL put around their phases.
+- Steps of environments: a rollout lasts from the first pass without gradients after an update to
+  the last step of the environment.
+- Training passes after a rollout: an update lasts from the first pass, or the reset of gradients,
+  to the last optimizer step before the next pass without gradients.
+- Forward passes without gradients that decode: each call has one more token than the previous one,
+  or a single token after a prompt. Their range is written when the sequence has ended, because only
+  then is it known. A following pass over the whole sequences computes log-probabilities.
+
+The marks ``generated.sequences`` and ``generated.tokens`` follow each generation. Tokens include
+the padding of sequences that ended early.
+"""
+
+import functools
+import threading
+
+from . import session, steps
+from .after_import import call_after_import, complain
+from .clock import time_ns
+from .replaced import replace
+
+GENERATION, LOGPROBS, REWARD, WEIGHTS = "generation", "logprobs", "reward", "weight_sync"
+ADVANTAGE, ENGINE, UPDATE, ENVIRONMENT = "advantage", "sleep_wake", "update", "environment"
+ROLLOUT = "rollout"
+_MIN_DECODED = 4  # passes; fewer may be batches that happen to grow
+_MAX_LENGTH_DIFFERENCE = 2  # log-probabilities shift the sequences by one token
+_MODELS_OF_REWARDS = ("Reward", "SequenceClassification")
+_MODELS_OF_VALUES = ("Value", "Critic", "TokenClassification")
+_CACHES = ("past_key_values", "past", "cache", "kv_cache", "cache_params")
+
+# open_calls: number of open calls that generate. decoded: a `Sequence`. finished: number and length
+# of the sequences that were generated last. update: [start, end] of the open update. rollout:
+# [start, end, whether an environment made a step] since the last training pass.
+local = threading.local()
+
+# (module, class or "", function): phase
+_CALLS = {
+    ("transformers.generation.utils", "GenerationMixin", "generate"): GENERATION,
+    ("vllm.entrypoints.llm", "LLM", "generate"): GENERATION,
+    ("vllm.entrypoints.llm", "LLM", "chat"): GENERATION,
+    ("vllm.entrypoints.llm", "LLM", "sleep"): ENGINE,
+    ("vllm.entrypoints.llm", "LLM", "wake_up"): ENGINE,
+    ("sglang.srt.entrypoints.engine", "Engine", "generate"): GENERATION,
+    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_tensor"): WEIGHTS,
+    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_distributed"): WEIGHTS,
+    ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"): ENVIRONMENT,
+    ("gymnasium.vector.async_vector_env", "AsyncVectorEnv", "step"): ENVIRONMENT,
+}
+# (module, function or class whose call returns a context manager, argument with the name)
+_TIMERS = (
+    ("trl.extras.profiling", "ProfilingContext", "name"),
+    ("verl.utils.profiler.performance", "marked_timer", "name"),
+    ("verl.utils.profiler.performance", "simple_timer", "name"),
+    ("verl.utils.debug.performance", "marked_timer", "name"),
+    ("verl.utils.debug.performance", "simple_timer", "name"),
+    ("nemo_rl.utils.timer", "Timer.time", "label"),
+    ("slime.utils.timer", "timer", "name_or_func"),
+    ("skyrl_train.utils", "Timer", "message"),
+    ("skyrl_train.utils.utils", "Timer", "message"),
+)
+# Last part of the name of a timer: phase
+_TIMED = {
+    # verl
+    "gen": GENERATION,
+    "gen_max": GENERATION,
+    "old_log_prob": LOGPROBS,
+    "ref": LOGPROBS,
+    "values": LOGPROBS,
+    "adv": ADVANTAGE,
+    "reward": REWARD,
+    "update_actor": UPDATE,
+    "update_critic": UPDATE,
+    "update_weights": WEIGHTS,
+    "sync_rollout_weights": WEIGHTS,
+    "testing": "eval",
+    # TRL
+    "_calculate_rewards": REWARD,
+    "_get_per_token_logps_and_entropies": LOGPROBS,
+    "sync_weights": WEIGHTS,
+    "generate": GENERATION,
+    "generate_batch": GENERATION,
+    # NeMo-RL
+    "generation": GENERATION,
+    "policy_and_reference_logprobs": LOGPROBS,
+    "reward_calculation": REWARD,
+    "advantage_calculation": ADVANTAGE,
+    "policy_training": UPDATE,
+    "transfer_and_update_weights": WEIGHTS,
+    "prepare_for_generation": WEIGHTS,
+    # slime
+    "rollout": GENERATION,
+    "ref_log_probs": LOGPROBS,
+    "log_probs": LOGPROBS,
+    "actor_train": UPDATE,
+    "sleep": ENGINE,
+    "wake_up": ENGINE,
+    # SkyRL
+    "fwd_logprobs_values_reward": LOGPROBS,
+    "compute_advantages_and_returns": ADVANTAGE,
+    "train_critic_and_policy": UPDATE,
+}
+
+
+def install_rollouts(torch):
+    """Wrap the calls and timers of the libraries, once the program imports them."""
+    session.at_end(end_spans)
+    for (module, owner, function), phase in _CALLS.items():
+        _after_import(module, functools.partial(_wrap_call, torch, owner, function, phase))
+    for module, path, argument in _TIMERS:
+        _after_import(module, functools.partial(_wrap_timer, torch, path, argument))
+    _after_import("gymnasium", functools.partial(_wrap_make, torch))
+
+
+def _wrap_make(torch, gymnasium):
+    """Wrap ``gymnasium.make``: the outermost of the wrappers that it returns steps in a range."""
+    original = gymnasium.make
+
+    @functools.wraps(original)
+    def make(*args, **kwargs):
+        environment = original(*args, **kwargs)
+        if session.active:
+            environment.step = _in_phase(torch, environment.step, ENVIRONMENT)
+        return environment
+
+    replace(gymnasium, "make", make)
+
+
+def _after_import(module, action):
+    """Call ``action(module)`` after its import; a failure is reported and changes nothing."""
+
+    def wrap(imported):
+        try:
+            action(imported)
+        except Exception as error:
+            complain("%s is not recorded" % module, error)
+
+    call_after_import(module, wrap)
+
+
+def _wrap_call(torch, owner, function, phase, module):
+    owner = getattr(module, owner, None)
+    original = getattr(owner, function, None)
+    if original is not None:
+        replace(owner, function, _in_phase(torch, original, phase))
+
+
+def _in_phase(torch, original, phase):
+    """Return ``original`` with a range of a phase around each call."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        n_open = local.__dict__.get("open_calls", 0)
+        if not session.active or (phase == ENVIRONMENT and n_open):
+            return original(*args, **kwargs)
+        end_spans()
+        _extend_rollout(phase == ENVIRONMENT)
+        emitter = session.emitter()
+        emitter.push(phase, steps.number)
+        local.open_calls = n_open + 1
+        result = None
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            local.open_calls = n_open
+            emitter.pop()
+            _extend_rollout(phase == ENVIRONMENT)
+            if phase == GENERATION and not n_open and result is not None:
+                _mark_generated(emitter, *count_generated(torch, result, args, kwargs))
+        return result
+
+    return call
+
+
+def count_generated(torch, result, args, kwargs):
+    """Return the number of sequences and tokens that a call generated, and the longest length.
+
+    (0, 0, 0) if unknown. Results are tensors of tokens, which begin with the prompt, or lists of
+    requests with ``outputs``, each with ``token_ids``.
+    """
+    try:
+        sequences = getattr(result, "sequences", result)
+        if isinstance(sequences, torch.Tensor) and sequences.dim() == 2:
+            n, length = sequences.shape
+            prompt = kwargs.get(
+                "input_ids", kwargs.get("inputs", args[1] if len(args) > 1 else None)
+            )
+            is_encoder_decoder = getattr(getattr(args[0], "config", None), "is_encoder_decoder", 0)
+            n_prompt = prompt.shape[-1] if isinstance(prompt, torch.Tensor) else 0
+            return n, n * (length - (1 if is_encoder_decoder else n_prompt)), length
+        outputs = [output for request in result for output in request.outputs]
+        return len(outputs), sum(len(output.token_ids) for output in outputs), 0
+    except Exception:
+        return 0, 0, 0
+
+
+def _mark_generated(emitter, n_sequences, n_tokens, length):
+    local.finished = (n_sequences, length)
+    if n_sequences:
+        emitter.mark("generated.sequences", n_sequences)
+        emitter.mark("generated.tokens", n_tokens)
+
+
+def _wrap_timer(torch, path, argument, module):
+    """Wrap a function, method, or class that returns the context manager of a named phase."""
+    owner, _, name = path.rpartition(".")
+    owner = getattr(module, owner) if owner else module
+    original = getattr(owner, name, None)
+    if original is None:
+        return
+    if isinstance(original, type):
+        _wrap_context_class(torch, original, argument)
+        return
+
+    @functools.wraps(original)
+    def timer(*args, **kwargs):
+        context = original(*args, **kwargs)
+        texts = [arg for arg in (*args, kwargs.get(argument)) if isinstance(arg, str)]
+        return _Timed(context, texts[0]) if texts and hasattr(context, "__enter__") else context
+
+    replace(owner, name, timer)
+
+
+def _wrap_context_class(torch, cls, argument):
+    enter, leave = cls.__enter__, cls.__exit__
+
+    @functools.wraps(enter)
+    def __enter__(self):
+        open_timers = local.__dict__.setdefault("open_timers", [])
+        open_timers.append(_begin_timed(torch, getattr(self, argument, "")))
+        return enter(self)
+
+    @functools.wraps(leave)
+    def __exit__(self, *error):
+        try:
+            return leave(self, *error)
+        finally:
+            emitter = local.open_timers.pop() if local.__dict__.get("open_timers") else None
+            if emitter is not None:
+                emitter.pop()
+
+    replace(cls, "__enter__", __enter__)
+    replace(cls, "__exit__", __exit__)
+
+
+class _Timed:
+    """A context manager of a library, with a range of its phase."""
+
+    def __init__(self, context, name):
+        self._context, self._name, self._emitter = context, name, None
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+    def __call__(self, *args, **kwargs):  # some timers are decorators as well
+        return self._context(*args, **kwargs)
+
+    def __enter__(self):
+        self._emitter = _begin_timed(None, self._name)
+        return self._context.__enter__()
+
+    def __exit__(self, *error):
+        try:
+            return self._context.__exit__(*error)
+        finally:
+            if self._emitter is not None:
+                self._emitter.pop()
+
+
+def _begin_timed(torch, name):
+    """Begin the range of a timer; return its emitter, or None if the timer names no phase.
+
+    Timers of coroutines are omitted, because ranges of a thread must nest. The model that is
+    trained computes log-probabilities as part of its forward pass.
+    """
+    phase = _TIMED.get(str(name).replace("/", ".").rpartition(".")[2])
+    if phase is None or not session.active or _is_in_coroutine():
+        return None
+    if phase == LOGPROBS and torch is not None and torch.is_grad_enabled():
+        return None
+    end_spans()
+    emitter = session.emitter()
+    emitter.push(phase, steps.number)
+    return emitter
+
+
+def _is_in_coroutine():
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+class Sequence:
+    """Sequences that forward passes without gradients extend token by token."""
+
+    def __init__(self, module, shape, start_ns):
+        self.module, self.start_ns, self.end_ns = id(module), start_ns, start_ns
+        self.n_sequences, self.n_tokens, self.n_passes = shape[0], 0, 0
+        self.batch, self.length, self.last = shape[0], shape[1], shape[1]
+        self.is_cached = False
+
+    def is_continued(self, module, shape, kwargs):
+        """Return whether a pass of ``module`` over tokens of this shape adds a token."""
+        batch, length = shape
+        if id(module) != self.module or batch > self.batch:
+            return False
+        if length == self.last + 1 and not self.is_cached:
+            return True
+        if length != 1:
+            return False
+        has_prompt = self.n_passes == 1 and self.last > 1
+        return self.is_cached or has_prompt or _has_cache(kwargs)
+
+    def add(self, shape):
+        """Note a pass that adds a token; call `finish_pass` after it."""
+        self.is_cached |= shape[1] == 1 and self.last >= 1 and self.n_passes > 0
+        self.batch, self.last = shape
+        self.length += self.n_passes > 0
+        self.n_passes += 1
+        self.n_tokens += shape[0]
+
+
+def _has_cache(kwargs):
+    return any(
+        kwargs.get(name) is not None and not isinstance(kwargs[name], bool) for name in _CACHES
+    )
+
+
+def token_shape(torch, args, kwargs):
+    """Return (sequences, tokens) of the first tensor of a call; None if it is no tensor of tokens.
+
+    Tokens are integers.
+    """
+    tensor = kwargs.get("input_ids")
+    if tensor is None:
+        tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
+        tensor = next(tensors, None)
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int64, torch.int32):
+        return None
+    if tensor.dim() == 1:
+        return 1, tensor.shape[0]
+    return tuple(tensor.shape) if tensor.dim() == 2 and tensor.shape[1] else None
+
+
+def begin_pass(torch, module, args, kwargs):
+    """Note a forward pass without gradients; return the phase of its range."""
+    _end_update()
+    _extend_rollout()
+    if local.__dict__.get("open_calls"):
+        return "eval"
+    shape = token_shape(torch, args, kwargs)
+    if shape is None:
+        return "eval"
+    decoded = local.__dict__.get("decoded")
+    if decoded is not None and decoded.is_continued(module, shape, kwargs):
+        decoded.add(shape)
+        return "eval"
+    end_decoding()
+    if _is_whole_sequence(shape):
+        kind = type(module).__name__
+        if any(word in kind for word in _MODELS_OF_VALUES):
+            return "eval"
+        return REWARD if any(word in kind for word in _MODELS_OF_REWARDS) else LOGPROBS
+    local.decoded = Sequence(module, shape, time_ns())
+    local.decoded.add(shape)
+    return "eval"
+
+
+def end_pass():
+    """Note the end of a forward pass."""
+    decoded = local.__dict__.get("decoded")
+    if decoded is not None:
+        decoded.end_ns = time_ns()
+    if "rollout" in local.__dict__:
+        _extend_rollout()
+    end_training()
+
+
+def _is_whole_sequence(shape):
+    """Return whether tokens of this shape are generated sequences, or a part of their batch."""
+    n_sequences, length = local.__dict__.get("finished", (0, 0))
+    return shape[0] <= n_sequences and abs(shape[1] - length) <= _MAX_LENGTH_DIFFERENCE
+
+
+def end_decoding():
+    """Write the range of the sequences that were decoded last, if there are any."""
+    decoded = local.__dict__.pop("decoded", None)
+    if decoded is None or decoded.n_passes < _MIN_DECODED:
+        return
+    emitter = session.emitter()
+    emitter.add_past(decoded.start_ns, decoded.end_ns, GENERATION, steps.number)
+    _mark_generated(emitter, decoded.n_sequences, decoded.n_tokens, decoded.length + 1)
+
+
+def begin_training():
+    """Note that a training pass, an optimizer step, or a reset of gradients starts."""
+    end_decoding()
+    _end_rollout()
+    state = local.__dict__
+    if "finished" in state and "update" not in state:
+        now = time_ns()
+        state["update"] = [now, now]
+
+
+def end_training():
+    """Note that it has ended."""
+    update = local.__dict__.get("update")
+    if update is not None:
+        update[1] = time_ns()
+
+
+def _extend_rollout(has_environment=False):
+    """Note a pass without gradients, or a step of an environment."""
+    now = time_ns()
+    rollout = local.__dict__.setdefault("rollout", [now, now, False])
+    rollout[1:] = now, rollout[2] or has_environment
+
+
+def _end_rollout():
+    """Write the range of a rollout in an environment, if there was one."""
+    start_ns, end_ns, has_environment = local.__dict__.pop("rollout", (0, 0, False))
+    if has_environment:
+        local.__dict__.setdefault("finished", (0, 0))
+        session.emitter().add_past(start_ns, end_ns, ROLLOUT, steps.number)
+
+
+def _end_update():
+    """Write the range of the open update, if there is one."""
+    update = local.__dict__.pop("update", None)
+    if update is not None and update[1] > update[0]:
+        session.emitter().add_past(*update, UPDATE, steps.number)
+
+
+def end_spans():
+    """Write the ranges that were open until now."""
+    end_decoding()
+    _end_update()
