@@ -134,9 +134,13 @@ def _measure_rank(
 def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     """Return the ranks that do more in their own steps than the others, and wait less for them.
 
-    None if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
+    A rank without steps has another role than ranks with steps, and is not compared with them. None
+    if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
     """
     times = work_times(ranks)
+    # A rank without steps has another role, and its whole recording is no step.
+    if (times["n_steps"] > 0).any():
+        times = times.take(times["n_steps"] > 0)
     if len(times) < 2 or (times["exposed_ns"] == 0).all():
         return None
     step_ns = int(np.median(times["step_ns"]))

@@ -51,7 +51,8 @@ def install_modules(torch):
         if not has_gradients and is_compiled_graph(self):
             return original(self, *args, **kwargs)
         emitter = session.emitter()
-        name = phase_of(self, has_gradients) or hook_rollouts.begin_pass(torch, self, args, kwargs)
+        name = phase_of(self, has_gradients)
+        name = name if has_gradients else hook_rollouts.begin_pass(torch, self, args, kwargs)
         steps.begin_forward(may_train=name == "forward")
         emitter.push(name, steps.number)
         if layers is not None:
@@ -69,12 +70,9 @@ def install_modules(torch):
 
 
 def phase_of(module, has_gradients):
-    """Return "forward" (training) or "eval" for a call of ``module``, and note the call.
-
-    "" for a call without gradients, which `hook_rollouts` names.
-    """
+    """Return "forward" (training) or "eval" for a call of ``module``, and note the call."""
     if not has_gradients:
-        return ""
+        return "eval"
     hook_rollouts.begin_training()
     if module.training:
         _eval_modules.clear()  # the next backward pass belongs to this module
