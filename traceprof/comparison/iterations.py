@@ -15,9 +15,10 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import run_analysis
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
-from traceprof.measures.rows import lengths_of, rows_by
+from traceprof.measures.rows import bounds, lengths_of, rows_by
+from traceprof.measures.steps.ledger import USUAL, WARMUP, all_steps, step_ledger
 from traceprof.measures.steps.main_loop import find_iterations
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import find_matching_rows, groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, of_process
 from traceprof.model.results import Result
@@ -48,7 +49,8 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     """
     ranks = run.within("all").of_ranks().whole
     n_warm = max((_warmup_of(find_iterations(part)) for part in ranks), default=0)
-    found = [rank for part in ranks for rank in _of_part(part, name, n_warm)]
+    unusual = _unusual_steps(ranks)
+    found = [rank for part in ranks for rank in _of_part(part, name, n_warm, unusual)]
     n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
     waited, caveats = _waited_by_rank(ranks, found), caveats_of(ranks).notes
     return [
@@ -62,6 +64,18 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     ]
 
 
+def _unusual_steps(ranks: Ranks) -> Table:
+    """Return process and step of the steps that the step time of the page does not average.
+
+    Warm-up is not included.
+    """
+    ledger = step_ledger(ranks)
+    is_left_out = ~np.isin(ledger["kind"], (USUAL, WARMUP))
+    if all_steps(ranks).is_pattern:
+        is_left_out[:] = False
+    return ledger.select("process", "step").take(is_left_out)
+
+
 def _warmup_of(iterations: Table) -> int:
     """Return the number of leading warm-up iterations, the maximum over processes."""
     return max(
@@ -70,8 +84,11 @@ def _warmup_of(iterations: Table) -> int:
     )
 
 
-def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
-    """Yield the iterations of each rank of a file; the first ``n_warm`` of a rank are warm-up."""
+def _of_part(part: Trace, name: str, n_warm: int, unusual: Table) -> Iterator[NodeIterations]:
+    """Yield the iterations of each rank of a file; the first ``n_warm`` of a rank are warm-up.
+
+    ``unusual`` are the process and step of iterations that do not count.
+    """
     iterations = find_iterations(part)
     by_process = rows_by(iterations, "process")
     for process, rows in by_process.items():
@@ -83,6 +100,8 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
         if len(by_process) > 1:
             process_trace = replace(of_process(part, process), steps=None)
         numbered = iterations.take(rows).assign(is_warmup=np.arange(len(rows)) < n_warm)
+        place = find_matching_rows(numbered.renamed(round="step"), unusual, "process", "step")
+        numbered = numbered.assign(is_counted=(place < 0) & ~numbered["is_warmup"])
         yield _measured(
             process_trace, numbered, name, None if rank == ABSENT else rank, host or part.info.host
         )
@@ -91,11 +110,12 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
 def _measured(
     trace: Trace, iterations: Table, name: str, rank: int | None, node: str
 ) -> NodeIterations:
-    """Measure the iterations of a rank from the first one after warm-up to the last one."""
-    kept = iterations.take(~iterations["is_warmup"])
+    """Measure the usual iterations of a rank, from the first one after warm-up to the last one."""
+    n_warm = int(iterations["is_warmup"].sum())
+    kept = iterations.take(iterations["is_counted"])
     if kept.empty:
-        return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
-    window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
+        return NodeIterations(name, rank, node, 1, 0, n_warm, 0)
+    window = TimeWindow.of(Intervals.union_of(*bounds(kept)))
     inside = trace.within(window)
     # One-time collectives in the first iteration do not synchronize the ranks of each iteration.
     after_first = kept.take(slice(min(1, len(kept) - 1), None))
@@ -111,7 +131,7 @@ def _measured(
         node=node,
         ranks_count=1,
         iterations_count=len(kept),
-        warmup_count=len(iterations) - len(kept),
+        warmup_count=n_warm,
         span=window,
         iterations_ns=_together_ns(kept),
         phases=_phases(inside, int(kept["process"][0])),

@@ -134,7 +134,10 @@ def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     marks = _marks_of(trace, "generated.tokens")
     if marks.empty:
         return {}
-    spans = _with_bounds(steps, "start_ns", "next_ns")
+    # The mark may follow the end of the last step.
+    spans = steps.assign(end_ns=steps["next_ns"])
+    for rows in rows_by(spans, "process").values():
+        spans["end_ns"][rows[-1]] = np.iinfo(np.int64).max
     return {"generated_tokens_count": _sums(spans, marks, marks["payload"])}
 
 

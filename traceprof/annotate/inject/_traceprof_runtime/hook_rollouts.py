@@ -167,10 +167,10 @@ def _in_phase(torch, original, phase):
             result = original(*args, **kwargs)
         finally:
             local.open_calls = n_open
-            emitter.pop()
-            _extend_rollout(phase == ENVIRONMENT)
             if phase == GENERATION and not n_open and result is not None:
                 _mark_generated(emitter, *count_generated(torch, result, args, kwargs))
+            emitter.pop()
+            _extend_rollout(phase == ENVIRONMENT)
         return result
 
     return call
