@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -14,6 +13,7 @@ from traceprof.comparison.summary.history import of_recorder
 from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import run_analysis
+from traceprof.measures.host.layers import OUTSIDE
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
 from traceprof.measures.rows import bounds, lengths_of, rows_by
 from traceprof.measures.steps.ledger import USUAL, WARMUP, all_steps, step_ledger
@@ -24,21 +24,20 @@ from traceprof.model.ranks import Ranks, of_process
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PROFILER
 from traceprof.session.caveats import caveats_of
 from traceprof.session.run import Run
-
-_BACKWARD: Final = "layer.backward:"
-"""Prefix of backward ranges that `traceprof record --layers` creates."""
 
 _TRAINING_PHASES: Final = frozenset({"forward", "backward", "optimizer"})
 
 _OPERATORS: Final = "operators"
 """Source of layers if only operators have names; operators are not layers."""
 
-_LAYERS: Final = ("layer", "type", "count", "host_ns", "device_ns", "backward_ns")
+_LAYERS: Final = (
+    *("layer", "type", "count", "host_ns", "host_backward_ns", "device_ns", "backward_ns"),
+)
 
 
 def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
@@ -136,7 +135,7 @@ def _measured(
         iterations_ns=_together_ns(kept),
         phases=_phases(inside, int(kept["process"][0])),
         are_phases_from_recorder=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
-        layers=Table({}) if layers is None else _layers(layers.table, inside),
+        layers=Table({}) if layers is None else _layers(layers.table),
         samples_count=_samples_count(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_iterations_ns=_together_ns(after_first),
@@ -150,34 +149,11 @@ def _together_ns(rounds: Table) -> int:
     return int((lengths_of(rounds) - rounds["recorder_ns"]).sum())
 
 
-def _layers(found: Table, inside: Trace) -> Table:
-    """Return the layers, with the host time of their backward pass if it was recorded.
-
-    Names have no prefix of wrappers such as DDP.
-    """
+def _layers(found: Table) -> Table:
+    """Return the layers, whose names have no prefix of wrappers such as DDP."""
     layers = found.select(*(name for name in _LAYERS if name in found))
-    backward = _backward_on_host(inside)
-    if backward:
-        # The time of a layer that contains other layers is their sum.
-        sums = [
-            sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
-            for name in layers["layer"]
-        ]
-        layers = layers.assign(host_backward_ns=sums)
+    layers = layers.take(layers["layer"].astype(str) != OUTSIDE)
     return layers.assign(layer=objects(name.removeprefix("module.") for name in layers["layer"]))
-
-
-def _backward_on_host(inside: Trace) -> dict[str, int]:
-    """Return the host time of the backward ranges of innermost layers, by path."""
-    ranges = inside.ranges
-    is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
-    backward = ranges.take(
-        ranges["name"].by_text(is_backward) & (ranges["domain"] == TRACEPROF_DOMAIN)
-    )
-    sums = Counter[str]()
-    for name, ns in zip(backward["name"], lengths_of(backward).tolist(), strict=True):
-        sums[name.removeprefix(_BACKWARD).rpartition(":")[0]] += ns
-    return sums
 
 
 def _sum_if_known(calls: Table | None, name: str) -> float | None:
