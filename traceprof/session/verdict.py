@@ -238,18 +238,34 @@ def _where_time_is_spent(
             values["gpus"] = n_gpus
             of = " (mean over {devices:count} ranks that share {gpus:count} GPU(s))"
         yield from _with_shares(f"GPU time {start}{of}", shares, values)
+        yield from _phase_shares(results, steps, only_rollouts=True)
         return
-    phases = table_of(results, "phases")
-    if len(phases):
-        first = phases.take(phases["process"] == phases["process"][0])
-        shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
-        if shares.keys() & {"generation", "environment"} and _has_rollouts(steps):
-            shares = _with_update(shares)
-        if "eval" in shares:
-            shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
-        shares = {PHASE_WORDS.get(phase, phase): share for phase, share in shares.items()}
-        yield from _with_shares(f"CPU time {start}", shares, values)
+    yield from _phase_shares(results, steps)
     yield from _operator_shares(table_of(results, "operators"))
+
+
+def _phase_shares(
+    results: Mapping[str, Result], steps: Result | None, *, only_rollouts: bool = False
+) -> Iterable[Note]:
+    """Yield a note on the shares of the phases on the CPU of the first process.
+
+    With ``only_rollouts``, yield it only if the process rolls out and learns from it.
+    """
+    phases = table_of(results, "phases")
+    if phases.empty:
+        return
+    start, values = _base_in_words(steps)
+    first = phases.take(phases["process"] == phases["process"][0])
+    shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
+    has_rollouts = bool(shares.keys() & {"generation", "environment"}) and _has_rollouts(steps)
+    if only_rollouts and not has_rollouts:
+        return
+    if has_rollouts:
+        shares = _with_update(shares)
+    if "eval" in shares:
+        shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
+    shares = {PHASE_WORDS.get(phase, phase): share for phase, share in shares.items()}
+    yield from _with_shares(f"CPU time {start}", shares, values)
 
 
 def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:

@@ -129,6 +129,16 @@ def test_a_step_of_post_training_is_a_rollout_and_its_updates(text, expected):
     assert words_of(text) == expected
 
 
+def test_generation_within_an_evaluation_is_no_rollout():
+    builder = TraceBuilder()
+    for start in (0, 100):
+        builder.phase("eval", start, start + 50).phase("generation", start + 10, start + 40)
+        for at in (start + 50, start + 70):
+            builder.phase("forward", at, at + 5).phase("backward", at + 5, at + 10)
+            builder.phase("optimizer", at + 10, at + 20)
+    assert steps_of(builder).source == "recorded phases"
+
+
 def test_the_source_of_steps_names_rollouts():
     source = steps_of(loop("g f b o f b o g f b o f b o")).source
     assert source == "recorded phases, a rollout and 2 updates per step"

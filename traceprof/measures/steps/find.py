@@ -3,9 +3,8 @@
 A step is one optimizer step. The sources are tried in order of reliability: steps marked by the
 user or by `traceprof record`, PyTorch's ``ProfilerStep#N``, engine steps of inference servers,
 ranges named like "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, bursts of
-optimizer kernels, and the forward passes of a program that does not train. Bursts of kernels are
-inferred, and results say so. A period of the kernel sequence
-is no step; `find_pattern` returns its iterations.
+optimizer kernels (inferred, and results say so), and the forward passes of a program without
+training. A period of the kernel sequence is no step; `find_pattern` returns its iterations.
 
 The span of a step lasts from the end of the last work that the previous step launched to the end of
 the last work that it launched itself, because a device may lag behind the host by more than a step.
@@ -345,10 +344,8 @@ def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list
         annotated = measure_each(traces, _steps_of_source, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
-            detail_of_source = max(
-                (detail for table, detail in annotated if len(table)), default=""
-            )
-            return _with_warmup(traces, tables, source.name + detail_of_source, 1.0, n_warmup)
+            detail = max((detail for table, detail in annotated if len(table)), default="")
+            return _with_warmup(traces, tables, source.name + detail, 1.0, n_warmup)
     found = measure_each(traces, find_optimizer_steps)
     confidences = [confidence_ratio for table, confidence_ratio in found if len(table)]
     if confidences:

@@ -153,7 +153,7 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
     """Yield the blocks of a process in order."""
     # A sequential loop, because the start of a block depends on the end of the previous block.
     block = PhaseBlock()
-    for border, event in _with_borders(events):
+    for border, event in _with_borders(_without_evaluations(events)):
         if block.is_ended_by(event):
             if event.phase == _DATA:
                 block.next_start = border
@@ -167,6 +167,17 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
             block.add(event, closing)
     if block.is_complete:
         yield block
+
+
+def _without_evaluations(events: Iterable[PhaseEvent]) -> Iterator[PhaseEvent]:
+    """Yield each event except generation and scores within an evaluation."""
+    evaluated_until = NEVER
+    for event in events:
+        if event.phase == _EVAL:
+            evaluated_until = max(evaluated_until, event.end)
+        elif event.phase in (_GENERATION, _SCORES) and event.start < evaluated_until:
+            continue
+        yield event
 
 
 def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEvent]]:

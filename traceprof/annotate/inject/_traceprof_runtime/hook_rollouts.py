@@ -3,7 +3,7 @@
 Four sources name them:
 
 - Calls of libraries: ``generate`` of transformers, vLLM, and SGLang, and the timers that TRL, verl,
-  NeMo-RL, slime, and SkyRL put around their phases.
+  NeMo-RL, and slime put around their phases.
 - Steps of environments: a rollout lasts from the first pass without gradients after an update to
   the last step of the environment.
 - Training passes after a rollout: an update lasts from the first pass, or the reset of gradients,
@@ -38,7 +38,8 @@ _CACHES = ("past_key_values", "past", "cache", "kv_cache", "cache_params")
 # [start, end, whether an environment made a step] since the last training pass.
 local = threading.local()
 
-# (module, class or "", function): phase
+_OPENRLHF = "openrlhf.trainer."
+# (module, class, function): phase
 _CALLS = {
     ("transformers.generation.utils", "GenerationMixin", "generate"): GENERATION,
     ("vllm.entrypoints.llm", "LLM", "generate"): GENERATION,
@@ -48,6 +49,13 @@ _CALLS = {
     ("sglang.srt.entrypoints.engine", "Engine", "generate"): GENERATION,
     ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_tensor"): WEIGHTS,
     ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_distributed"): WEIGHTS,
+    (_OPENRLHF + "ppo_utils.experience_maker", "SamplesGenerator", "generate_samples"): GENERATION,
+    (
+        _OPENRLHF + "ppo_utils.experience_maker",
+        "RemoteExperienceMaker",
+        "make_experience",
+    ): LOGPROBS,
+    (_OPENRLHF + "ppo_trainer", "BasePPOTrainer", "ppo_train"): UPDATE,
     ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"): ENVIRONMENT,
     ("gymnasium.vector.async_vector_env", "AsyncVectorEnv", "step"): ENVIRONMENT,
 }
@@ -56,12 +64,13 @@ _TIMERS = (
     ("trl.extras.profiling", "ProfilingContext", "name"),
     ("verl.utils.profiler.performance", "marked_timer", "name"),
     ("verl.utils.profiler.performance", "simple_timer", "name"),
+    ("verl.utils.profiler.nvtx_profile", "marked_timer", "name"),
     ("verl.utils.debug.performance", "marked_timer", "name"),
     ("verl.utils.debug.performance", "simple_timer", "name"),
+    ("verl.utils.debug.nvtx_profile", "marked_timer", "name"),
     ("nemo_rl.utils.timer", "Timer.time", "label"),
-    ("slime.utils.timer", "timer", "name_or_func"),
-    ("skyrl_train.utils", "Timer", "message"),
-    ("skyrl_train.utils.utils", "Timer", "message"),
+    ("nemo_rl.utils.timer", "ThreadSafeTimer.time", "label"),
+    ("slime.utils.timer", "Timer.context", "name"),
 )
 # Last part of the name of a timer: phase
 _TIMED = {
@@ -99,10 +108,6 @@ _TIMED = {
     "actor_train": UPDATE,
     "sleep": ENGINE,
     "wake_up": ENGINE,
-    # SkyRL
-    "fwd_logprobs_values_reward": LOGPROBS,
-    "compute_advantages_and_returns": ADVANTAGE,
-    "train_critic_and_policy": UPDATE,
 }
 
 
@@ -208,7 +213,7 @@ def _mark_generated(emitter, n_sequences, n_tokens, length):
 def _wrap_timer(torch, path, argument, module):
     """Wrap a function, method, or class that returns the context manager of a named phase."""
     owner, _, name = path.rpartition(".")
-    owner = getattr(module, owner) if owner else module
+    owner = getattr(module, owner, None) if owner else module
     original = getattr(owner, name, None)
     if original is None:
         return
