@@ -118,16 +118,36 @@ def test_a_pass_over_the_generated_sequences_scores_them(played):
 
 def test_an_update_lasts_from_the_first_to_the_last_training_pass_after_a_rollout(played):
     rollouts, policy = played.rollouts, Policy()
-    rollouts.begin_training()
-    rollouts.end_training()
     _, emitter = played([(policy, 2, length) for length in range(1, 6)])
-    assert emitter.past == ["generation"]  # no update before the first rollout
     rollouts.begin_training()
     rollouts.end_training()
     rollouts.begin_training()
     rollouts.end_training()
     played([(policy, 2, 5)])
     assert emitter.past == ["generation", "update"]
+
+
+def test_a_program_that_trains_before_it_generates_has_no_updates(played):
+    rollouts, policy = played.rollouts, Policy()
+    for _ in range(2):
+        rollouts.begin_training()
+        rollouts.begin_optimizer()
+        rollouts.end_training()
+        _, emitter = played([(policy, 2, length) for length in range(1, 6)])
+    assert emitter.past == ["generation", "generation"]
+
+
+def test_nested_calls_count_what_they_generate_once(played):
+    rollouts, emitter = played.rollouts, played([])[1]
+    module = types.SimpleNamespace(Model=type("Model", (), {}), Trainer=type("Trainer", (), {}))
+    model = module.Model()
+    module.Model.generate = lambda _self, **_inputs: Tensor(4, 30)
+    module.Trainer._generate = lambda _self: (model.generate(input_ids=Tensor(4, 6)), "text")
+    rollouts._wrap_call(TORCH, "Model", "generate", "generation", module)
+    rollouts._wrap_call(TORCH, "Trainer", "_generate", "generation", module)
+    module.Trainer()._generate()
+    assert emitter.past == ["generation", "generation"]
+    assert emitter.marks == {"generated.sequences": 4, "generated.tokens": 96}
 
 
 def test_calls_of_libraries_count_what_they_generate(played):

@@ -104,7 +104,7 @@ _PHASE_OF_TRACEPROF_RANGE: Final = {
     "backward": "backward",
     "optimizer": "optimizer",
     "zero_grad": "optimizer",
-    **{phase: phase for phase in (*POST_TRAINING_PHASES, UPDATE)},
+    **dict(zip((*POST_TRAINING_PHASES, UPDATE), (*POST_TRAINING_PHASES, UPDATE), strict=True)),
     **dict.fromkeys(PROFILER_RANGES, PROFILER),
 }
 _POST_TRAINING_PATTERNS: Final = (
@@ -192,7 +192,7 @@ _PHASE_PATTERNS: Final = (
     ),
     *_POST_TRAINING_PATTERNS,
 )
-_patterns_beside_rollouts: Final = cache(
+_beside_rollouts: Final = cache(
     lambda: [(p, re.compile(text, re.IGNORECASE)) for p, text in _PATTERNS_BESIDE_ROLLOUTS]
 )
 _OF_ROLLOUTS: Final = frozenset(("generation", "logprobs", "reward"))
@@ -349,22 +349,17 @@ def _with_numbers_zeroed(names: Texts) -> Names:
 @lru_cache(maxsize=1 << 16)  # the files of a run share their names
 def phase_of(name: str, domain: str) -> str | None:
     """Return the phase of a range with this name; None if it denotes no phase."""
-    if domain == TRACEPROF_DOMAIN:
+    is_by_traceprof, plain = domain == TRACEPROF_DOMAIN, name.strip(" #")
+    if is_by_traceprof:
         # Optimizers after the first have a number.
         plain = name.partition("#")[0]
         if name.startswith("comm:"):
             return "communication"
         if plain in _PHASE_OF_TRACEPROF_RANGE:
             return _PHASE_OF_TRACEPROF_RANGE[plain]
-        # A program may name its phases with traceprof.range().
-        found = _matched_phase(plain, _phase_patterns())
-        return found if found in _NAMED_BY_PROGRAMS else None
-    return _matched_phase(name.strip(" #"), _phase_patterns())
-
-
-def _matched_phase(name: str, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> str | None:
-    """Return the phase whose pattern matches the whole name; None if there is none."""
-    return next((phase for phase, pattern in patterns if pattern.fullmatch(name)), None)
+    found = next((phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None)
+    # A program may name its phases of post-training with traceprof.range().
+    return found if not is_by_traceprof or found in _NAMED_BY_PROGRAMS else None
 
 
 def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
@@ -382,10 +377,11 @@ def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
         for name, (_, domain) in zip(texts, pairs, strict=True)
     ]
     if not _OF_ROLLOUTS.isdisjoint(phases):
-        phases = [
-            _matched_phase(name.strip(" #"), _patterns_beside_rollouts()) or phase
-            for name, phase in zip(texts, phases, strict=True)
-        ]
+        for i, name in enumerate(texts):
+            matches = (
+                p for p, pattern in _beside_rollouts() if pattern.fullmatch(name.strip(" #"))
+            )
+            phases[i] = next(matches, phases[i])
     found = np.array([-1 if phase is None else PHASES.index(phase) for phase in phases], np.int64)
     return place.pick(found)
 

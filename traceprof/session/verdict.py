@@ -19,7 +19,7 @@ from traceprof.measures.steps.from_phases import RECORDED_PHASES, ROLLOUT
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
-from traceprof.names.ranges import PHASE_WORDS, UPDATE, UPDATE_PHASES
+from traceprof.names.ranges import PHASE_WORDS, UNCLAIMED, UPDATE, UPDATE_PHASES
 from traceprof.session.pace import MAX_STEADY_RATIO, on_pace
 from traceprof.session.shares import (
     BY_HOST,
@@ -262,6 +262,8 @@ def _phase_shares(
         return
     if has_rollouts:
         shares = _with_update(shares)
+    elif UPDATE in shares:
+        shares[UNCLAIMED] = shares.get(UNCLAIMED, 0.0) + shares.pop(UPDATE)
     if "eval" in shares:
         shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
     shares = {PHASE_WORDS.get(phase, phase): share for phase, share in shares.items()}

@@ -115,23 +115,20 @@ def _batches(trace: Trace) -> Table:
 
     In post-training, the samples are the generated sequences, because loaders provide only prompts.
     """
-    sequences = _marks_of(trace, "generated.sequences")
+    marks = trace.marks.take(trace.marks["domain"] == TRACEPROF_DOMAIN)
+    marks = marks.take(marks["payload"] > 0)
+    sequences = marks.take(marks["name"] == "generated.sequences")
     if len(sequences) and ROLLOUT in find_steps(trace).source:
         return sequences
-    batches = _marks_of(trace, "batch")
+    batches = marks.take(marks["name"] == "batch")
     return batches.take(are_of_training(trace, batches)) if len(batches) else batches
-
-
-def _marks_of(trace: Trace, name: str) -> Table:
-    """Return the marks of traceprof with this name and a positive number."""
-    marks = trace.marks
-    is_named = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == name)
-    return marks.take(is_named & (marks["payload"] > 0))
 
 
 def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     """Return the number of tokens generated in each step; {} if unknown."""
-    marks = _marks_of(trace, "generated.tokens")
+    marks = trace.marks
+    is_tokens = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "generated.tokens")
+    marks = marks.take(is_tokens & (marks["payload"] > 0))
     if marks.empty:
         return {}
     # The mark may follow the end of the last step.

@@ -147,7 +147,7 @@ def _wrap_step(original, is_compiling):
         if is_compiling() or not session.active:
             return original(self, *args, **kwargs)
         number = _get_number(self)
-        hook_rollouts.begin_training()
+        hook_rollouts.begin_optimizer()
         steps.begin_optimizer(number)
         emitter = session.emitter()
         emitter.push(_range_name("optimizer", number), steps.number)

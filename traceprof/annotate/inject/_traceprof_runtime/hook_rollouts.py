@@ -16,6 +16,7 @@ The marks ``generated.sequences`` and ``generated.tokens`` follow each generatio
 the padding of sequences that ended early.
 """
 
+import asyncio
 import functools
 import threading
 
@@ -35,13 +36,16 @@ _CACHES = ("past_key_values", "past", "cache", "kv_cache", "cache_params")
 
 # open_calls: number of open calls that generate. decoded: a `Sequence`. finished: number and length
 # of the sequences that were generated last. update: [start, end] of the open update. rollout:
-# [start, end, whether an environment made a step] since the last training pass.
+# [start, end, whether an environment made a step] since the last training pass. learns: whether a
+# rollout preceded the first optimizer step. n_counted: number of counted generations.
 local = threading.local()
 
 _OPENRLHF = "openrlhf.trainer."
 # (module, class, function): phase
 _CALLS = {
     ("transformers.generation.utils", "GenerationMixin", "generate"): GENERATION,
+    ("trl.trainer.grpo_trainer", "GRPOTrainer", "_generate"): GENERATION,
+    ("trl.trainer.rloo_trainer", "RLOOTrainer", "_generate"): GENERATION,
     ("vllm.entrypoints.llm", "LLM", "generate"): GENERATION,
     ("vllm.entrypoints.llm", "LLM", "chat"): GENERATION,
     ("vllm.entrypoints.llm", "LLM", "sleep"): ENGINE,
@@ -74,7 +78,6 @@ _TIMERS = (
 )
 # Last part of the name of a timer: phase
 _TIMED = {
-    # verl
     "gen": GENERATION,
     "gen_max": GENERATION,
     "old_log_prob": LOGPROBS,
@@ -87,13 +90,11 @@ _TIMED = {
     "update_weights": WEIGHTS,
     "sync_rollout_weights": WEIGHTS,
     "testing": "eval",
-    # TRL
     "_calculate_rewards": REWARD,
     "_get_per_token_logps_and_entropies": LOGPROBS,
     "sync_weights": WEIGHTS,
     "generate": GENERATION,
     "generate_batch": GENERATION,
-    # NeMo-RL
     "generation": GENERATION,
     "policy_and_reference_logprobs": LOGPROBS,
     "reward_calculation": REWARD,
@@ -101,7 +102,6 @@ _TIMED = {
     "policy_training": UPDATE,
     "transfer_and_update_weights": WEIGHTS,
     "prepare_for_generation": WEIGHTS,
-    # slime
     "rollout": GENERATION,
     "ref_log_probs": LOGPROBS,
     "log_probs": LOGPROBS,
@@ -114,11 +114,23 @@ _TIMED = {
 def install_rollouts(torch):
     """Wrap the calls and timers of the libraries, once the program imports them."""
     session.at_end(end_spans)
+    wraps = {"gymnasium": [functools.partial(_wrap_make, torch)]}
     for (module, owner, function), phase in _CALLS.items():
-        _after_import(module, functools.partial(_wrap_call, torch, owner, function, phase))
+        wrap = functools.partial(_wrap_call, torch, owner, function, phase)
+        wraps.setdefault(module, []).append(wrap)
     for module, path, argument in _TIMERS:
-        _after_import(module, functools.partial(_wrap_timer, torch, path, argument))
-    _after_import("gymnasium", functools.partial(_wrap_make, torch))
+        wraps.setdefault(module, []).append(functools.partial(_wrap_timer, torch, path, argument))
+    for module, of_module in wraps.items():
+        call_after_import(module, functools.partial(_wrap_all, module, of_module))
+
+
+def _wrap_all(name, wraps, module):
+    """Call each of ``wraps`` with a module; a failure is reported and changes nothing else."""
+    for wrap in wraps:
+        try:
+            wrap(module)
+        except Exception as error:
+            complain("%s is not recorded" % name, error)
 
 
 def _wrap_make(torch, gymnasium):
@@ -133,18 +145,6 @@ def _wrap_make(torch, gymnasium):
         return environment
 
     replace(gymnasium, "make", make)
-
-
-def _after_import(module, action):
-    """Call ``action(module)`` after its import; a failure is reported and changes nothing."""
-
-    def wrap(imported):
-        try:
-            action(imported)
-        except Exception as error:
-            complain("%s is not recorded" % module, error)
-
-    call_after_import(module, wrap)
 
 
 def _wrap_call(torch, owner, function, phase, module):
@@ -167,12 +167,13 @@ def _in_phase(torch, original, phase):
         emitter = session.emitter()
         emitter.push(phase, steps.number)
         local.open_calls = n_open + 1
-        result = None
+        n_counted, result = local.__dict__.get("n_counted", 0), None
         try:
             result = original(*args, **kwargs)
         finally:
             local.open_calls = n_open
-            if phase == GENERATION and not n_open and result is not None:
+            is_counted = n_counted != local.__dict__.get("n_counted", 0)
+            if phase == GENERATION and result is not None and not is_counted:
                 _mark_generated(emitter, *count_generated(torch, result, args, kwargs))
             emitter.pop()
             _extend_rollout(phase == ENVIRONMENT)
@@ -189,7 +190,7 @@ def count_generated(torch, result, args, kwargs):
     """
     try:
         sequences = getattr(result, "sequences", result)
-        if isinstance(sequences, torch.Tensor) and sequences.dim() == 2:
+        if isinstance(sequences, torch.Tensor):
             n, length = sequences.shape
             prompt = kwargs.get(
                 "input_ids", kwargs.get("inputs", args[1] if len(args) > 1 else None)
@@ -206,6 +207,7 @@ def count_generated(torch, result, args, kwargs):
 def _mark_generated(emitter, n_sequences, n_tokens, length):
     local.finished = (n_sequences, length)
     if n_sequences:
+        local.n_counted = local.__dict__.get("n_counted", 0) + 1
         emitter.mark("generated.sequences", n_sequences)
         emitter.mark("generated.tokens", n_tokens)
 
@@ -283,7 +285,7 @@ def _begin_timed(torch, name):
     trained computes log-probabilities as part of its forward pass.
     """
     phase = _TIMED.get(str(name).replace("/", ".").rpartition(".")[2])
-    if phase is None or not session.active or _is_in_coroutine():
+    if phase is None or not session.active or asyncio._get_running_loop() is not None:
         return None
     if phase == LOGPROBS and torch is not None and torch.is_grad_enabled():
         return None
@@ -291,12 +293,6 @@ def _begin_timed(torch, name):
     emitter = session.emitter()
     emitter.push(phase, steps.number)
     return emitter
-
-
-def _is_in_coroutine():
-    import asyncio
-
-    return asyncio._get_running_loop() is not None
 
 
 class Sequence:
@@ -406,9 +402,15 @@ def begin_training():
     end_decoding()
     _end_rollout()
     state = local.__dict__
-    if "finished" in state and "update" not in state:
+    if "finished" in state and state.get("learns", True) and "update" not in state:
         now = time_ns()
         state["update"] = [now, now]
+
+
+def begin_optimizer():
+    """Note that an optimizer steps; a program that trains before it generates only evaluates."""
+    local.__dict__.setdefault("learns", "finished" in local.__dict__)
+    begin_training()
 
 
 def end_training():
