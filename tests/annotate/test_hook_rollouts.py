@@ -13,7 +13,9 @@ class Tensor:
         return len(self.shape)
 
 
-TORCH = types.SimpleNamespace(Tensor=Tensor, int64="int64", int32="int32")
+TORCH = types.SimpleNamespace(
+    Tensor=Tensor, int64="int64", int32="int32", is_grad_enabled=lambda: False
+)
 
 
 class Policy:
@@ -148,6 +150,15 @@ def test_nested_calls_count_what_they_generate_once(played):
     module.Trainer()._generate()
     assert emitter.past == ["generation", "generation"]
     assert emitter.marks == {"generated.sequences": 4, "generated.tokens": 96}
+
+
+def test_training_on_generated_sequences_is_recorded(played):
+    rollouts, policy = played.rollouts, Policy()
+    rollouts.begin_pass(TORCH, policy, (Tensor(2, 8),), {}, "forward")
+    _, emitter = played([(policy, 4, length) for length in range(1, 9)])
+    for shape in ((64, 128), (2, 8)):  # only the second one is of the rollout
+        rollouts.begin_pass(TORCH, policy, (Tensor(*shape),), {}, "forward")
+    assert emitter.past == ["generation", "rollout.used"]
 
 
 def test_calls_of_libraries_count_what_they_generate(played):

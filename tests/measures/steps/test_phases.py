@@ -2,7 +2,8 @@
 
 d: a fetch, x: one that finds no more batches, f: forward, e: an evaluation's forward, b: backward,
 o, o2 …: the step of an optimizer, s: one that was left out, k: gradients are kept, p: the profiler,
-g: a rollout or another generation, l: log-probabilities.
+g: a rollout or another generation, l: log-probabilities,
+u: a training pass reads generated sequences.
 """
 
 import pytest
@@ -11,7 +12,13 @@ from tests.builders import THREAD, TraceBuilder, plain
 from traceprof.measures.steps.find import find_steps
 
 NAMES = {"d": "data", "f": "forward", "e": "eval", "b": "backward", "o": "optimizer"}
-NAMES |= {"s": "optimizer.skipped", "k": "gradients.kept", "g": "generation", "l": "logprobs"}
+NAMES |= {
+    "s": "optimizer.skipped",
+    "k": "gradients.kept",
+    "g": "generation",
+    "l": "logprobs",
+    "u": "rollout.used",
+}
 LENGTH = 10
 
 
@@ -116,6 +123,7 @@ def test_loops(text, expected):
         ("g f b o f b o g f b o f b o", [(0, 7), (7, 14)]),
         # a batch of prompts, then a loader over the rollout
         ("d g l d f b o d f b o x d g l d f b o d f b o x", [(0, 11), (12, 23)]),
+        ("g d u f b o d u f b o x g d u f b o d u f b o x", [(0, 11), (12, 23)]),  # without scores
         ("d g l f b f b o d g l f b f b o", [(0, 8), (8, 16)]),  # gradients accumulate
         ("g l f b o f b o2 g l f b o f b o2", [(0, 8), (8, 16)]),  # actor and critic
         # generation that evaluates: it follows training, or the steps have batches of their own

@@ -34,6 +34,7 @@ _OF_ROLLOUTS: Final = {
 }
 """Phases of post-training that precede updates: the rollout itself, and the scores of a rollout."""
 _SKIPPED: Final = "optimizer.skipped"
+_USED: Final = "rollout.used"
 _OF_BLOCKS: Final = frozenset({_DATA, _FORWARD, BACKWARD, OPTIMIZER, _KEPT})
 NEVER: Final = int(np.iinfo(np.int64).min)
 
@@ -56,7 +57,8 @@ class PhaseBlock:
     passes without training directly before the block. ``is_separate``: an epoch or an evaluation
     ended before the block. ``adds_gradients``: the block adds to the gradients of the previous
     block. ``rollout_start``: start of the rollout directly before the block, with the batch of
-    prompts before it. ``is_scored``: rewards or log-probabilities were computed before the block.
+    prompts before it. ``is_scored``: rewards or log-probabilities were computed before it, or it
+    trains on generated sequences.
     Times are in ns; `NEVER` means none.
     """
 
@@ -206,6 +208,8 @@ def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
             places[row] = _PROFILER
         elif plain == _SKIPPED:
             places[row], which[row] = OPTIMIZER, int(number or 1)
+        elif name == _USED:
+            places[row] = _SCORES
         elif (phase := phase_of_range(name, TRACEPROF_DOMAIN)) in _OF_ROLLOUTS:
             places[row] = _OF_ROLLOUTS[phase]
         elif plain in _PHASES and (not number or number.isdecimal()):

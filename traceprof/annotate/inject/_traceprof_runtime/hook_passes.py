@@ -52,7 +52,7 @@ def install_modules(torch):
             return original(self, *args, **kwargs)
         emitter = session.emitter()
         name = phase_of(self, has_gradients)
-        name = name if has_gradients else hook_rollouts.begin_pass(torch, self, args, kwargs)
+        name = hook_rollouts.begin_pass(torch, self, args, kwargs, name)
         steps.begin_forward(may_train=name == "forward")
         emitter.push(name, steps.number)
         if layers is not None:
@@ -73,7 +73,6 @@ def phase_of(module, has_gradients):
     """Return "forward" (training) or "eval" for a call of ``module``, and note the call."""
     if not has_gradients:
         return "eval"
-    hook_rollouts.begin_training()
     if module.training:
         _eval_modules.clear()  # the next backward pass belongs to this module
         return "forward"

@@ -24,10 +24,19 @@ from . import session, steps
 from .after_import import call_after_import, complain
 from .clock import time_ns
 from .replaced import replace
+from .rollout_calls import (
+    CALLS,
+    ENVIRONMENT,
+    GENERATION,
+    LOGPROBS,
+    REWARD,
+    ROLLOUT,
+    TIMED,
+    TIMERS,
+    UPDATE,
+    USED,
+)
 
-GENERATION, LOGPROBS, REWARD, WEIGHTS = "generation", "logprobs", "reward", "weight_sync"
-ADVANTAGE, ENGINE, UPDATE, ENVIRONMENT = "advantage", "sleep_wake", "update", "environment"
-ROLLOUT = "rollout"
 _MIN_DECODED = 4  # passes; fewer may be batches that happen to grow
 _MAX_LENGTH_DIFFERENCE = 2  # log-probabilities shift the sequences by one token
 _MODELS_OF_REWARDS = ("Reward", "SequenceClassification")
@@ -35,90 +44,20 @@ _MODELS_OF_VALUES = ("Value", "Critic", "TokenClassification")
 _CACHES = ("past_key_values", "past", "cache", "kv_cache", "cache_params")
 
 # open_calls: number of open calls that generate. decoded: a `Sequence`. finished: number and length
-# of the sequences that were generated last. update: [start, end] of the open update. rollout:
-# [start, end, whether an environment made a step] since the last training pass. learns: whether a
-# rollout preceded the first optimizer step. n_counted: number of counted generations.
+# of the last generated sequences. update: [start, end] of the open update. rollout: [start, end,
+# whether an environment made a step] since the last training pass. learns: whether a rollout
+# preceded the first optimizer step. n_counted: number of counted generations.
 local = threading.local()
-
-_OPENRLHF = "openrlhf.trainer."
-# (module, class, function): phase
-_CALLS = {
-    ("transformers.generation.utils", "GenerationMixin", "generate"): GENERATION,
-    ("trl.trainer.grpo_trainer", "GRPOTrainer", "_generate"): GENERATION,
-    ("trl.trainer.rloo_trainer", "RLOOTrainer", "_generate"): GENERATION,
-    ("vllm.entrypoints.llm", "LLM", "generate"): GENERATION,
-    ("vllm.entrypoints.llm", "LLM", "chat"): GENERATION,
-    ("vllm.entrypoints.llm", "LLM", "sleep"): ENGINE,
-    ("vllm.entrypoints.llm", "LLM", "wake_up"): ENGINE,
-    ("sglang.srt.entrypoints.engine", "Engine", "generate"): GENERATION,
-    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_tensor"): WEIGHTS,
-    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_distributed"): WEIGHTS,
-    (_OPENRLHF + "ppo_utils.experience_maker", "SamplesGenerator", "generate_samples"): GENERATION,
-    (
-        _OPENRLHF + "ppo_utils.experience_maker",
-        "RemoteExperienceMaker",
-        "make_experience",
-    ): LOGPROBS,
-    (_OPENRLHF + "ppo_trainer", "BasePPOTrainer", "ppo_train"): UPDATE,
-    ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"): ENVIRONMENT,
-    ("gymnasium.vector.async_vector_env", "AsyncVectorEnv", "step"): ENVIRONMENT,
-}
-# (module, function or class whose call returns a context manager, argument with the name)
-_TIMERS = (
-    ("trl.extras.profiling", "ProfilingContext", "name"),
-    ("verl.utils.profiler.performance", "marked_timer", "name"),
-    ("verl.utils.profiler.performance", "simple_timer", "name"),
-    ("verl.utils.profiler.nvtx_profile", "marked_timer", "name"),
-    ("verl.utils.debug.performance", "marked_timer", "name"),
-    ("verl.utils.debug.performance", "simple_timer", "name"),
-    ("verl.utils.debug.nvtx_profile", "marked_timer", "name"),
-    ("nemo_rl.utils.timer", "Timer.time", "label"),
-    ("nemo_rl.utils.timer", "ThreadSafeTimer.time", "label"),
-    ("slime.utils.timer", "Timer.context", "name"),
-)
-# Last part of the name of a timer: phase
-_TIMED = {
-    "gen": GENERATION,
-    "gen_max": GENERATION,
-    "old_log_prob": LOGPROBS,
-    "ref": LOGPROBS,
-    "values": LOGPROBS,
-    "adv": ADVANTAGE,
-    "reward": REWARD,
-    "update_actor": UPDATE,
-    "update_critic": UPDATE,
-    "update_weights": WEIGHTS,
-    "sync_rollout_weights": WEIGHTS,
-    "testing": "eval",
-    "_calculate_rewards": REWARD,
-    "_get_per_token_logps_and_entropies": LOGPROBS,
-    "sync_weights": WEIGHTS,
-    "generate": GENERATION,
-    "generate_batch": GENERATION,
-    "generation": GENERATION,
-    "policy_and_reference_logprobs": LOGPROBS,
-    "reward_calculation": REWARD,
-    "advantage_calculation": ADVANTAGE,
-    "policy_training": UPDATE,
-    "transfer_and_update_weights": WEIGHTS,
-    "prepare_for_generation": WEIGHTS,
-    "rollout": GENERATION,
-    "ref_log_probs": LOGPROBS,
-    "log_probs": LOGPROBS,
-    "actor_train": UPDATE,
-    "sleep": ENGINE,
-    "wake_up": ENGINE,
-}
 
 
 def install_rollouts(torch):
     """Wrap the calls and timers of the libraries, once the program imports them."""
     session.at_end(end_spans)
     wraps = {"gymnasium": [functools.partial(_wrap_make, torch)]}
-    for (module, owner, function), phase in _CALLS.items():
+    for (module, owner, function), phase in CALLS.items():
         wrap = functools.partial(_wrap_call, torch, owner, function, phase)
         wraps.setdefault(module, []).append(wrap)
-    for module, path, argument in _TIMERS:
+    for module, path, argument in TIMERS:
         wraps.setdefault(module, []).append(functools.partial(_wrap_timer, torch, path, argument))
     for module, of_module in wraps.items():
         call_after_import(module, functools.partial(_wrap_all, module, of_module))
@@ -198,8 +137,8 @@ def count_generated(torch, result, args, kwargs):
             is_encoder_decoder = getattr(getattr(args[0], "config", None), "is_encoder_decoder", 0)
             n_prompt = prompt.shape[-1] if isinstance(prompt, torch.Tensor) else 0
             return n, n * (length - (1 if is_encoder_decoder else n_prompt)), length
-        outputs = [output for request in result for output in request.outputs]
-        return len(outputs), sum(len(output.token_ids) for output in outputs), 0
+        lengths = [len(output.token_ids) for request in result for output in request.outputs]
+        return len(lengths), sum(lengths), 0
     except Exception:
         return 0, 0, 0
 
@@ -284,7 +223,7 @@ def _begin_timed(torch, name):
     Timers of coroutines are omitted, because ranges of a thread must nest. The model that is
     trained computes log-probabilities as part of its forward pass.
     """
-    phase = _TIMED.get(str(name).replace("/", ".").rpartition(".")[2])
+    phase = TIMED.get(str(name).replace("/", ".").rpartition(".")[2])
     if phase is None or not session.active or asyncio._get_running_loop() is not None:
         return None
     if phase == LOGPROBS and torch is not None and torch.is_grad_enabled():
@@ -347,8 +286,15 @@ def token_shape(torch, args, kwargs):
     return tuple(tensor.shape) if tensor.dim() == 2 and tensor.shape[1] else None
 
 
-def begin_pass(torch, module, args, kwargs):
-    """Note a forward pass without gradients; return the phase of its range."""
+def begin_pass(torch, module, args, kwargs, name="eval"):
+    """Note a forward pass called ``name``; return the phase of its range.
+
+    Passes with gradients (or of modules that train) keep their name.
+    """
+    if name == "forward" or torch.is_grad_enabled():
+        begin_training()
+        _note_learning(torch, args, kwargs)
+        return name
     _end_update()
     _extend_rollout()
     if local.__dict__.get("open_calls"):
@@ -405,6 +351,16 @@ def begin_training():
     if "finished" in state and state.get("learns", True) and "update" not in state:
         now = time_ns()
         state["update"] = [now, now]
+
+
+def _note_learning(torch, args, kwargs):
+    """Record an empty range for the analysis if a training pass reads generated sequences."""
+    if local.__dict__.get("finished", (0, 0))[1]:
+        shape = token_shape(torch, args, kwargs)
+        if shape is not None and _is_whole_sequence(shape):
+            emitter = session.emitter()
+            emitter.push(USED, steps.number)
+            emitter.pop()
 
 
 def begin_optimizer():

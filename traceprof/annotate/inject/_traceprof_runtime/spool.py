@@ -55,7 +55,7 @@ _HOOK_RANGES = {
     "init_process_group",
     "destroy_process_group",
     *("generation", "environment", "reward", "logprobs", "advantage", "weight_sync", "sleep_wake"),
-    *("rollout", "update"),
+    *("rollout", "rollout.used", "update"),
 }
 _HOOK_RANGE_PREFIXES = ("comm", "traceprof.", "checkpoint.")
 _THINNED, _STOPPED, _ENDED = 1, 2, 3  # indices of the facts in the counts
