@@ -54,8 +54,9 @@ def test_ranks_that_do_not_are_independent(phase: str) -> None:
         (0, "forward", "independent"),
         (1, "forward", "independent"),
     ]
-    assert [one.phases["forward"] for one in found] == [5 * 30, 5 * 50]
-    assert [one.samples_count for one in found] == [80, 80]
+    # The last round has no next batch, so the time between the rounds is missing from it.
+    assert [one.phases["forward"] for one in found] == [4 * 30, 4 * 50]
+    assert [one.samples_count for one in found] == [64, 64]
 
 
 def test_ranks_in_one_file_are_told_apart() -> None:

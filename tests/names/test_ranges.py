@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.model.table import Names, objects
+from traceprof.model.table import Names, Table, objects
 from traceprof.names import ranges
 from traceprof.names.ranges import (
+    PHASES,
     are_matched,
     codes_containing,
     common_categories,
+    phases_of_ranges,
     plain_categories,
     plain_name,
     plain_names,
@@ -188,3 +190,37 @@ def test_what_is_told_of_the_names_of_one_rank_is_told_of_all_that_have_the_same
     joined = Names.joined(ranks)
     assert joined.texts is ranks[0].texts
     assert joined.tolist() == ["step 1", "gemm", "step 1"] * 2
+
+
+def phases_of(*names: str) -> list[str]:
+    table = Table({"name": Names.of(names), "domain": Names.repeated("", len(names))})
+    return [PHASES[place] if place >= 0 else "" for place in phases_of_ranges(table).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (  # verl
+            ["gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights"],
+            ["generation", "logprobs", "logprobs", "advantage", "update", "weight_sync"],
+        ),
+        (  # NeMo-RL
+            ["generation", "policy_and_reference_logprobs", "policy_training"],
+            ["generation", "logprobs", "update"],
+        ),
+        (  # SkyRL
+            ["generate", "fwd_logprobs_values_reward", "train_critic_and_policy", "sync_weights"],
+            ["generation", "logprobs", "update", "weight_sync"],
+        ),
+        (  # TRL
+            ["GRPOTrainer.vLLM.generate", "GRPOTrainer._calculate_rewards", "wake_up"],
+            ["generation", "reward", "sleep_wake"],
+        ),
+        (["rollout", "compute_reward", "env.step"], ["generation", "reward", "environment"]),
+        # Without rollouts, the same words mean something else.
+        (["gen", "disc", "update_weights", "ref", "offload"], ["", "", "optimizer", "", ""]),
+        (["generate", "load_weights", "sample"], ["", "", ""]),
+    ],
+)
+def test_names_of_post_training(names: list[str], expected: list[str]) -> None:
+    assert phases_of(*names) == expected

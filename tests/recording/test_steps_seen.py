@@ -18,10 +18,12 @@ def notes(tmp_path, *processes, steps=None, step_from=""):
 
 def test_an_inference_loop_is_told_what_its_steps_may_be(tmp_path):
     assert notes(tmp_path, {"steps": 0, "forward passes": 70, "fetches": 8}) == [
-        "no steps found in 8 fetches, 70 forward passes; define a step with --step-from "
-        "every-forward (70) or loader (8), or --step-from range:NAME or traceprof.step() in the "
-        "program"
+        "no training found in 8 fetches, 70 forward passes, so each batch is a step; to define "
+        "other steps, use --step-from every-forward (70) or loader (8), or --step-from range:NAME "
+        "or traceprof.step() in the program"
     ]
+    (note,) = notes(tmp_path, {"steps": 0, "forward passes": 70})
+    assert note.startswith("no training found in 70 forward passes, so each forward pass is a step")
 
 
 def test_what_was_tried_is_not_advised_again(tmp_path):

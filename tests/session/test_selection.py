@@ -151,7 +151,7 @@ def test_without_devices_the_default_is_everything() -> None:
 def test_without_devices_and_steps_imports_are_left_out() -> None:
     builder = TraceBuilder().range("import torch", 0, 400)
     for start in (500, 600, 700):
-        builder.phase("eval", start, start + 80)
+        builder.range("eval", start, start + 80)
     selection = selected(builder.range("exit", 800, 900).build(), None)
     assert (selection.label, bounds(selection)) == ("active", (500, 780))
     said_so = "No GPU activity was recorded. The window covers all passes of the model on the host."

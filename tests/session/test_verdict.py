@@ -117,3 +117,48 @@ def test_a_program_that_only_infers_evaluates_nothing() -> None:
     paid = one_off_costs(Ranks.of(trace))
     note = make_verdict(results, trace.recorded, paid).sentences[-1]
     assert note.values["part0"] == "forward without gradients"
+
+
+def test_a_rollout_is_a_phase_of_each_step_and_no_evaluation() -> None:
+    builder, now = TraceBuilder(), 0
+    for _ in range(4):
+        builder.phase("generation", now, now + 600).phase("eval", now, now + 50)
+        builder.phase("logprobs", now + 700, now + 720).phase("update", now + 720, now + 1_000)
+        for at in (now + 720, now + 860):
+            builder.phase("forward", at, at + 50).phase("backward", at + 50, at + 120)
+            builder.phase("optimizer", at + 120, at + 140)
+        now += 1_000
+    run = run_of(Ranks.of(builder.build()))
+    verdict = page(run).verdict
+    assert verdict is not None
+    values = verdict.sentences[-1].values
+    shares = {
+        values[name]: values[f"share{name.removeprefix('part')}"]
+        for name in values
+        if name.startswith("part")
+    }
+    assert shares == pytest.approx(
+        {
+            "generation": 0.6,
+            "update": 0.28,
+            "outside any phase": 0.1,
+            "log-probabilities": 0.02,
+        }
+    )
+    assert values["step"] == 1_000
+    assert not verdict.periodic and not verdict.once
+
+
+def test_a_generation_that_no_step_learns_from_is_an_evaluation() -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(21):
+        builder.phase("forward", now, now + 500).phase("backward", now + 500, now + 800)
+        builder.phase("optimizer", now + 800, now + 1_000)
+        now += 1_000
+        if number % 7 == 6:
+            builder.phase("generation", now, now + 5_000)
+            now += 5_000
+    verdict = page(run_of(Ranks.of(builder.build()))).verdict
+    assert verdict is not None
+    assert [note.values["kind"] for note in verdict.periodic] == ["evaluation"]
+    assert "generation" not in verdict.sentences[-1].values.values()

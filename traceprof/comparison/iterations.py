@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,30 +15,31 @@ from traceprof.comparison.summary.summarize import environment_of
 from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import run_analysis
+from traceprof.measures.host.layers import OUTSIDE
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
-from traceprof.measures.rows import lengths_of, rows_by
+from traceprof.measures.rows import bounds, lengths_of, rows_by
+from traceprof.measures.steps.ledger import USUAL, WARMUP, all_steps, step_ledger
 from traceprof.measures.steps.main_loop import find_iterations
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import find_matching_rows, groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, of_process
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PROFILER
 from traceprof.session.caveats import caveats_of
 from traceprof.session.run import Run
-
-_BACKWARD: Final = "layer.backward:"
-"""Prefix of backward ranges that `traceprof record --layers` creates."""
 
 _TRAINING_PHASES: Final = frozenset({"forward", "backward", "optimizer"})
 
 _OPERATORS: Final = "operators"
 """Source of layers if only operators have names; operators are not layers."""
 
-_LAYERS: Final = ("layer", "type", "count", "host_ns", "device_ns", "backward_ns")
+_LAYERS: Final = (
+    *("layer", "type", "count", "host_ns", "host_backward_ns", "device_ns", "backward_ns"),
+)
 
 
 def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
@@ -50,7 +50,8 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     """
     ranks = run.within("all").of_ranks().whole
     n_warm = max((_warmup_of(find_iterations(part)) for part in ranks), default=0)
-    found = [rank for part in ranks for rank in _of_part(part, name, n_warm)]
+    unusual = _unusual_steps(ranks)
+    found = [rank for part in ranks for rank in _of_part(part, name, n_warm, unusual)]
     n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
     waited, caveats = _waited_by_rank(ranks, found), caveats_of(ranks).notes
     program = program_of(environment_of(ranks).get("command", ""))
@@ -66,6 +67,18 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     ]
 
 
+def _unusual_steps(ranks: Ranks) -> Table:
+    """Return process and step of the steps that the step time of the page does not average.
+
+    Warm-up is not included.
+    """
+    ledger = step_ledger(ranks)
+    is_left_out = ~np.isin(ledger["kind"], (USUAL, WARMUP))
+    if all_steps(ranks).is_pattern:
+        is_left_out[:] = False
+    return ledger.select("process", "step").take(is_left_out)
+
+
 def _warmup_of(iterations: Table) -> int:
     """Return the number of leading warm-up iterations, the maximum over processes."""
     return max(
@@ -74,8 +87,11 @@ def _warmup_of(iterations: Table) -> int:
     )
 
 
-def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
-    """Yield the iterations of each rank of a file; the first ``n_warm`` of a rank are warm-up."""
+def _of_part(part: Trace, name: str, n_warm: int, unusual: Table) -> Iterator[NodeIterations]:
+    """Yield the iterations of each rank of a file; the first ``n_warm`` of a rank are warm-up.
+
+    ``unusual`` are the process and step of iterations that do not count.
+    """
     iterations = find_iterations(part)
     by_process = rows_by(iterations, "process")
     for process, rows in by_process.items():
@@ -87,6 +103,8 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
         if len(by_process) > 1:
             process_trace = replace(of_process(part, process), steps=None)
         numbered = iterations.take(rows).assign(is_warmup=np.arange(len(rows)) < n_warm)
+        place = find_matching_rows(numbered.renamed(round="step"), unusual, "process", "step")
+        numbered = numbered.assign(is_counted=(place < 0) & ~numbered["is_warmup"])
         yield _measured(
             process_trace, numbered, name, None if rank == ABSENT else rank, host or part.info.host
         )
@@ -95,11 +113,12 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
 def _measured(
     trace: Trace, iterations: Table, name: str, rank: int | None, node: str
 ) -> NodeIterations:
-    """Measure the iterations of a rank from the first one after warm-up to the last one."""
-    kept = iterations.take(~iterations["is_warmup"])
+    """Measure the usual iterations of a rank, from the first one after warm-up to the last one."""
+    n_warm = int(iterations["is_warmup"].sum())
+    kept = iterations.take(iterations["is_counted"])
     if kept.empty:
-        return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
-    window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
+        return NodeIterations(name, rank, node, 1, 0, n_warm, 0)
+    window = TimeWindow.of(Intervals.union_of(*bounds(kept)))
     inside = trace.within(window)
     # One-time collectives in the first iteration do not synchronize the ranks of each iteration.
     after_first = kept.take(slice(min(1, len(kept) - 1), None))
@@ -115,12 +134,12 @@ def _measured(
         node=node,
         ranks_count=1,
         iterations_count=len(kept),
-        warmup_count=len(iterations) - len(kept),
+        warmup_count=n_warm,
         span=window,
         iterations_ns=_together_ns(kept),
         phases=_phases(inside, int(kept["process"][0])),
         are_phases_from_recorder=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
-        layers=Table({}) if layers is None else _layers(layers.table, inside),
+        layers=Table({}) if layers is None else _layers(layers.table),
         samples_count=_samples_count(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_iterations_ns=_together_ns(after_first),
@@ -134,34 +153,11 @@ def _together_ns(rounds: Table) -> int:
     return int((lengths_of(rounds) - rounds["recorder_ns"]).sum())
 
 
-def _layers(found: Table, inside: Trace) -> Table:
-    """Return the layers, with the host time of their backward pass if it was recorded.
-
-    Names have no prefix of wrappers such as DDP.
-    """
+def _layers(found: Table) -> Table:
+    """Return the layers, whose names have no prefix of wrappers such as DDP."""
     layers = found.select(*(name for name in _LAYERS if name in found))
-    backward = _backward_on_host(inside)
-    if backward:
-        # The time of a layer that contains other layers is their sum.
-        sums = [
-            sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
-            for name in layers["layer"]
-        ]
-        layers = layers.assign(host_backward_ns=sums)
+    layers = layers.take(layers["layer"].astype(str) != OUTSIDE)
     return layers.assign(layer=objects(name.removeprefix("module.") for name in layers["layer"]))
-
-
-def _backward_on_host(inside: Trace) -> dict[str, int]:
-    """Return the host time of the backward ranges of innermost layers, by path."""
-    ranges = inside.ranges
-    is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
-    backward = ranges.take(
-        ranges["name"].by_text(is_backward) & (ranges["domain"] == TRACEPROF_DOMAIN)
-    )
-    sums = Counter[str]()
-    for name, ns in zip(backward["name"], lengths_of(backward).tolist(), strict=True):
-        sums[name.removeprefix(_BACKWARD).rpartition(":")[0]] += ns
-    return sums
 
 
 def _sum_if_known(calls: Table | None, name: str) -> float | None:

@@ -56,10 +56,40 @@ T = TypeVar("T")
 UNCLAIMED: Final = "outside any phase"
 PROFILER: Final = "profiler"
 """Stands for a phase if the profiler itself took the time."""
+POST_TRAINING_PHASES: Final = (
+    *(
+        "rollout",
+        "generation",
+        "environment",
+        "reward",
+        "logprobs",
+        "advantage",
+        "weight_sync",
+        "sleep_wake",
+    ),
+)
+"""Phases of an iteration of post-training that are not part of an update, except "update".
+
+rollout: a rollout in an environment, outside its steps and outside generation. environment: steps
+of an environment. logprobs: forward passes without gradients of the policy or
+the reference model. weight_sync: the new weights are sent to the rollout engine. sleep_wake: an
+engine or a model frees its GPU memory or takes it back.
+"""
+UPDATE: Final = "update"
+UPDATE_PHASES: Final = (UPDATE, "forward", "backward", "communication", "optimizer")
+"""The phases that a summary of post-training adds up to the update."""
 PHASES: Final = (
     *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
+    *POST_TRAINING_PHASES,
+    UPDATE,
     PROFILER,
 )
+PHASE_WORDS: Final = {
+    "logprobs": "log-probabilities",
+    "weight_sync": "weight synchronization",
+    "sleep_wake": "sleep and wake",
+}
+"""Phases in words, where the word differs from the name."""
 WINDOW: Final = "traceprof.window"
 """The range of the embedded recorder around the recorded part."""
 CYCLE: Final = "traceprof.cycle"
@@ -74,8 +104,58 @@ _PHASE_OF_TRACEPROF_RANGE: Final = {
     "backward": "backward",
     "optimizer": "optimizer",
     "zero_grad": "optimizer",
+    **dict(zip((*POST_TRAINING_PHASES, UPDATE), (*POST_TRAINING_PHASES, UPDATE), strict=True)),
     **dict.fromkeys(PROFILER_RANGES, PROFILER),
 }
+_POST_TRAINING_PATTERNS: Final = (
+    (
+        "generation",
+        r"(\w+\.)?(transformers|vllm|sglang)[._]generate|rollout([ _](generat(e|ion)|step|phase))?"
+        r"|rollouts|(generate|collect|sample)[ _](rollouts?|sequences|samples|completions"
+        r"|trajectories|experience)|generation([ _](step|phase))?|make[ _]experience",
+    ),
+    ("environment", r"env(ironment)?[ _.]?step(s)?|step[ _](the[ _])?env(ironment)?s?"),
+    (
+        "reward",
+        r"(\w+\.)?_?(compute|calculate|calc|get)[ _]rewards?|rewards?([ _](model|calculation"
+        r"|computation|fn|func|function|processing|scoring))?|(compute[ _])?rm[ _]scores?",
+    ),
+    (
+        "logprobs",
+        r"((actor|ref(erence)?|old|policy|rollout)[ _])?(compute[ _]|forward[ _]|calculate[ _])?"
+        r"((old|ref(erence)?|policy)[ _])?log[ _]?prob(s|abilities)?([ _]inference)?"
+        r"|policy[ _]and[ _]reference[ _]logprobs|fwd[ _]logprobs[ _]values[ _]reward"
+        r"|compute[ _]values|ref(erence)?[ _]forward",
+    ),
+    (
+        "advantage",
+        r"((compute|calculate|calc)[ _])?advantages?([ _](calculation|computation|estimation))?"
+        r"|(compute|calc)[ _]advantages?[ _]and[ _]returns",
+    ),
+)
+_PATTERNS_BESIDE_ROLLOUTS: Final = (
+    ("generation", r"gen|generate"),
+    ("logprobs", r"ref|values"),
+    ("advantage", r"adv"),
+    (
+        "weight_sync",
+        r"(sync(hronize)?|transfer|broadcast|refit|send|push|update|load)[ _](and[ _]update[ _])?"
+        r"((policy|model|actor|vllm|rollout)[ _])?(weights|params|parameters)"
+        r"([ _]to[ _](vllm|rollout|sglang|inference)([ _]engines?)?)?"
+        r"|weights?[ _](sync(hronization)?|transfer|broadcast|refit|update)"
+        r"|prepare_for_generation/transfer_and_update_weights",
+    ),
+    ("sleep_wake", r"(sleep|wake[ _]?up|(on|off)load)([ _](engine|rollout|actor|model|vllm))?"),
+    (
+        "update",
+        r"(update|train)[ _](the[ _])?(actor|critic|policy)|(actor|critic|policy)[ _](update|train"
+        r"(ing)?)|train[ _]critic[ _]and[ _]policy|(ppo|grpo)[ _](update|train(ing)?)",
+    ),
+)
+"""Names that denote these phases only if other ranges name rollouts or log-probabilities.
+
+Elsewhere, "gen" is the generator of a GAN, and "update weights" is the optimizer.
+"""
 _PHASE_PATTERNS: Final = (
     (
         "data",
@@ -110,7 +190,13 @@ _PHASE_PATTERNS: Final = (
         r"|update[ _](the[ _])?(weight|param(eter)?)s"
         r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
     ),
+    *_POST_TRAINING_PATTERNS,
 )
+_beside_rollouts: Final = cache(
+    lambda: [(p, re.compile(text, re.IGNORECASE)) for p, text in _PATTERNS_BESIDE_ROLLOUTS]
+)
+_OF_ROLLOUTS: Final = frozenset(("generation", "logprobs", "reward"))
+_NAMED_BY_PROGRAMS: Final = frozenset((*POST_TRAINING_PHASES, UPDATE))
 _phase_patterns: Final = cache(  # compiling takes long
     lambda: [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _PHASE_PATTERNS]
 )
@@ -263,12 +349,17 @@ def _with_numbers_zeroed(names: Texts) -> Names:
 @lru_cache(maxsize=1 << 16)  # the files of a run share their names
 def phase_of(name: str, domain: str) -> str | None:
     """Return the phase of a range with this name; None if it denotes no phase."""
-    if domain == TRACEPROF_DOMAIN:
+    is_by_traceprof, plain = domain == TRACEPROF_DOMAIN, name.strip(" #")
+    if is_by_traceprof:
         # Optimizers after the first have a number.
         plain = name.partition("#")[0]
-        return "communication" if name.startswith("comm:") else _PHASE_OF_TRACEPROF_RANGE.get(plain)
-    plain = name.strip(" #")
-    return next((phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None)
+        if name.startswith("comm:"):
+            return "communication"
+        if plain in _PHASE_OF_TRACEPROF_RANGE:
+            return _PHASE_OF_TRACEPROF_RANGE[plain]
+    found = next((phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None)
+    # A program may name its phases of post-training with traceprof.range().
+    return found if not is_by_traceprof or found in _NAMED_BY_PROGRAMS else None
 
 
 def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
@@ -279,11 +370,19 @@ def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
     kind = names.by_text(2 * code + is_decorated)
     n_domains = max(len(domains.texts), 1)
     place, distinct = places_of(kind * n_domains + domains.codes)
-    found = np.full(len(distinct), -1, np.int64)
-    for i, (kind_of, domain) in enumerate(divmod(pair, n_domains) for pair in distinct):
-        name = plain[kind_of // 2] + (DECORATED if kind_of % 2 else "")
-        phase = phase_of(name, domains.texts[domain])
-        found[i] = -1 if phase is None else PHASES.index(phase)
+    pairs = [divmod(pair, n_domains) for pair in distinct]
+    texts = [plain[kind_of // 2] + (DECORATED if kind_of % 2 else "") for kind_of, _ in pairs]
+    phases = [
+        phase_of(name, domains.texts[domain])
+        for name, (_, domain) in zip(texts, pairs, strict=True)
+    ]
+    if not _OF_ROLLOUTS.isdisjoint(phases):
+        for i, name in enumerate(texts):
+            matches = (
+                p for p, pattern in _beside_rollouts() if pattern.fullmatch(name.strip(" #"))
+            )
+            phases[i] = next(matches, phases[i])
+    found = np.array([-1 if phase is None else PHASES.index(phase) for phase in phases], np.int64)
     return place.pick(found)
 
 

@@ -38,6 +38,7 @@ _BOUNDED_REASON: Final = "the program ended before the capture started"
 _COLLECTIVE_OVERHEAD_NS: Final = 45_000  # CPU time to record one collective, measured on 2 cores
 _MIN_NOTED_CALLS: Final = 100
 _MIN_NOTED_RATIO: Final = 0.03
+_MIN_ROUNDS: Final = 2
 
 
 def notes_on_steps(folder: Path, bounds: Bounds, step_from: str) -> list[str]:
@@ -72,7 +73,18 @@ def _note_without_steps(counts: Mapping[str, int], step_from: str) -> str:
     saw = ", ".join(f"{count} {event}" for event, count in counts.items() if count)
     choices = _step_from_choices(counts, step_from)
     choice = f"--step-from {' or '.join(choices)}, or " if choices else ""
+    if counts.get("forward passes", 0) >= _MIN_ROUNDS and not step_from and not _trains(counts):
+        kind = "batch" if counts.get("fetches") else "forward pass"
+        return (
+            f"no training found in {saw}, so each {kind} is a step; to define other steps, use "
+            f"{choice}{_IN_PROGRAM_ADVICE}"
+        )
     return f"no steps found in {saw}; define a step with {choice}{_IN_PROGRAM_ADVICE}"
+
+
+def _trains(counts: Mapping[str, int]) -> bool:
+    """Return whether a process ran a backward pass or an optimizer."""
+    return bool(counts.get("backward passes") or counts.get("optimizer steps"))
 
 
 def _step_from_choices(counts: Mapping[str, int], *excluded: str) -> list[str]:

@@ -8,10 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.measures.steps.between import EVALUATION
+from traceprof.measures.steps.from_phases import RECORDED_PHASES, ROLLOUT
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
 from traceprof.model.timing import TRACEPROF_DOMAIN
+from traceprof.names.ranges import PHASE_WORDS, UNCLAIMED, UPDATE, UPDATE_PHASES
 from traceprof.session.shares import LEAST_SHARE, table_of, with_shares
 
 _MAIN_RATIO: Final = 0.5
@@ -32,15 +34,51 @@ def on_host_time(
 
     ``start`` names the base of the shares of phases, with ``values``.
     """
-    phases = table_of(results, "phases")
-    if len(phases):
-        first = phases.take(phases["process"] == phases["process"][0])
-        shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
-        if "eval" in shares:
-            shares[_name_of_evaluation(results.get("steps"), shares)] = shares.pop("eval")
-        yield from with_shares(f"CPU time {start}", shares, values)
+    yield from on_phases(results, start, values)
     yield from _range_shares(main_ranges(results))
     yield from _operator_shares(table_of(results, "operators"))
+
+
+def on_phases(
+    results: Mapping[str, Result],
+    start: str,
+    values: Mapping[str, Any],
+    *,
+    only_rollouts: bool = False,
+) -> Iterator[Note]:
+    """Yield a note on the shares of the phases on the CPU of the first process.
+
+    With ``only_rollouts``, yield it only if the process rolls out and learns from it.
+    """
+    phases, steps = table_of(results, "phases"), results.get("steps")
+    if phases.empty:
+        return
+    first = phases.take(phases["process"] == phases["process"][0])
+    shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
+    has_rollouts = bool(shares.keys() & {"generation", "environment"}) and _has_rollouts(steps)
+    if only_rollouts and not has_rollouts:
+        return
+    if has_rollouts:
+        shares = _with_update(shares)
+    elif UPDATE in shares:
+        shares[UNCLAIMED] = shares.get(UNCLAIMED, 0.0) + shares.pop(UPDATE)
+    if "eval" in shares:
+        shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
+    shares = {PHASE_WORDS.get(phase, phase): share for phase, share in shares.items()}
+    yield from with_shares(f"CPU time {start}", shares, values)
+
+
+def _has_rollouts(steps: Result | None) -> bool:
+    """Return whether generation is part of the steps; otherwise it is an evaluation."""
+    source = steps.scalars["source"] if steps is not None else ""
+    return ROLLOUT in source or not source.startswith(RECORDED_PHASES)
+
+
+def _with_update(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the shares of the phases of post-training, with the passes of updates as one phase."""
+    update = sum(shares.get(phase, 0.0) for phase in UPDATE_PHASES)
+    others = {phase: share for phase, share in shares.items() if phase not in UPDATE_PHASES}
+    return {**others, UPDATE: update}
 
 
 def main_ranges(results: Mapping[str, Result]) -> Table:

@@ -27,6 +27,7 @@ def on_pace(steps: Result | None) -> Iterator[Note]:
     if steps.scalars["is_pattern"] and steps.scalars["base"] != ITERATION:
         return
     yield _on_step_time(steps)
+    yield from _on_generation(steps.scalars)
     yield from _on_kinds(steps)
 
 
@@ -55,6 +56,14 @@ def _on_step_time(steps: Result) -> Note:
         text += (", " if n < FEWEST_FOR_PERCENTILES else ", 80% of them ") + "{low:ns}–{high:ns}"
         values |= {"low": low, "high": high}
     return Note.of(f"{text}.{_on_profiling(scalars, values)}", **values)
+
+
+def _on_generation(scalars: Mapping[str, Any]) -> Iterator[Note]:
+    """Yield a note on the rate of generated tokens, if the program generates."""
+    rate, of_phase = scalars.get("tokens_per_s"), scalars.get("generation_tokens_per_s")
+    if rate is not None and of_phase is not None:
+        text = "Generated {rate:count} tokens/s ({phase:count} tokens/s during generation)."
+        yield Note.of(text, rate=rate, phase=of_phase)
 
 
 def _on_profiling(scalars: Mapping[str, Any], values: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from traceprof.model.activity import IDLE
 from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
-from traceprof.session.host_time import on_host_time, on_ranges
+from traceprof.session.host_time import on_host_time, on_phases, on_ranges
 from traceprof.session.pace import MAX_STEADY_RATIO, on_pace
 from traceprof.session.shares import (
     BY_HOST,
@@ -263,6 +263,7 @@ def _where_time_is_spent(
             values["gpus"] = n_gpus
             of = " (mean over {devices:count} ranks that share {gpus:count} GPU(s))"
         yield from with_shares(f"GPU time {start}{of}", shares, values)
+        yield from on_phases(results, *_base_in_words(steps), only_rollouts=True)
         return
     yield from on_host_time(results, start, values)
 

@@ -307,3 +307,44 @@ def test_kernels_in_no_order_make_no_steps() -> None:
     for i, name in enumerate(names):
         builder.kernel(f"k{name}", i, i + 1, activity=Activity.OTHER)
     assert len(find_steps(builder.build())) == 0
+
+
+def forward_only(domain_phase: bool) -> TraceBuilder:
+    builder = TraceBuilder()
+    for start in range(0, 500, 100):
+        if domain_phase:
+            builder.phase("data", start, start + 10).phase("eval", start + 10, start + 90)
+        else:
+            builder.range("forward", start + 10, start + 90)
+    return builder
+
+
+def test_rounds_of_a_program_that_does_not_train_are_its_steps() -> None:
+    steps = find_steps(forward_only(domain_phase=True).build())
+    assert steps.source == "forward passes (no training)"
+    assert plain(steps.table.to_frame(), *COLUMNS) == [
+        *((1, i, 100 * i, 100 * i + 100) for i in range(4)),
+        (1, 4, 400, 490),
+    ]
+
+
+def test_requests_are_rounds() -> None:
+    builder = TraceBuilder()
+    for start in (0, 100, 200):
+        builder.phase("generation", start, start + 80)
+        builder.phase("eval", start + 10, start + 30).phase("eval", start + 40, start + 60)
+    steps = find_steps(builder.build())
+    assert plain(steps.table.to_frame(), "start_ns") == [(0,), (100,), (200,)]
+
+
+def test_named_forward_passes_are_no_rounds_because_the_program_may_train() -> None:
+    assert len(find_steps(forward_only(domain_phase=False).build())) == 0
+
+
+def test_one_forward_pass_is_no_loop() -> None:
+    assert len(find_steps(TraceBuilder().phase("eval", 0, 10).build())) == 0
+
+
+def test_a_program_that_trains_has_no_rounds() -> None:
+    builder = forward_only(domain_phase=True).phase("backward", 500, 600)
+    assert "forward passes" not in find_steps(builder.build()).source

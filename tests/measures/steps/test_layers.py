@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.model.timing import TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 
 
 def test_recorded_layers_by_path_with_self_and_total() -> None:
@@ -99,3 +99,56 @@ def test_without_names_there_are_no_layers() -> None:
     layers = run("layers", TraceBuilder().kernel("gemm", 0, 1).build())
     assert layers.table.to_frame().empty
     assert layers.notes[0].text.startswith("the trace contains no layer names")
+
+
+def two_levels(*, with_backward: bool) -> TraceBuilder:
+    """Return a step of 100 ns on a host: a block of two layers, and a backward pass of 60 ns."""
+    own = {"domain": TRACEPROF_DOMAIN}
+    builder = TraceBuilder().phase("forward", 5, 30).phase("backward", 35, 95)
+    builder.range("layer:block:Block", 8, 28, **own)
+    builder.range("layer:block.a:Linear", 10, 16, **own)
+    builder.range("layer:block.b:Linear", 16, 20, **own)
+    # The loss takes the first 5 ns of the backward pass.
+    for path, start, end in (("block", 40, 50), ("block.b", 50, 70), ("block.a", 70, 95)):
+        if with_backward:
+            name = f"layer.backward:{path}:Linear"
+            builder.range(name, start, end, kind="start_end", **own)
+    return builder
+
+
+def test_layers_of_a_host_include_their_backward_pass_and_the_rest_is_a_row() -> None:
+    layers = run("layers", two_levels(with_backward=True).build(span=(0, 100)))
+    assert plain(layers.to_frame(), "layer", "host_ns", "host_backward_ns") == [
+        ("block", 20, 55),
+        ("block.a", 6, 25),
+        ("block.b", 4, 20),
+        # With the outermost layer, it adds up to the window of 100 ns.
+        ("outside any layer", 20, 5),
+    ]
+    assert [note.text for note in layers.notes] == ["Layer names come from {source}."]
+
+
+def test_a_window_clips_the_backward_pass_of_layers() -> None:
+    trace = two_levels(with_backward=True).build(span=(0, 100)).within(TimeWindow(60, 100))
+    assert plain(run("layers", trace).to_frame(), "layer", "host_ns", "host_backward_ns") == [
+        ("block", 0, 35),
+        ("block.a", 0, 25),
+        ("block.b", 0, 10),
+        ("outside any layer", 5, 0),
+    ]
+
+
+def test_without_the_backward_pass_of_layers_it_is_part_of_the_rest() -> None:
+    layers = run("layers", two_levels(with_backward=False).build(span=(0, 100)))
+    rows = layers.to_frame()
+    assert plain(rows, "layer", "host_ns")[-1] == ("outside any layer", 80)
+    assert "host_backward_ns" not in rows
+    assert [note.text for note in layers.notes][-1] == (
+        "The backward pass was not recorded by layer. It is part of the time outside any layer."
+    )
+
+
+def test_layers_of_a_gpu_have_no_row_of_the_host() -> None:
+    builder = two_levels(with_backward=True)
+    builder.kernel("gemm", 12, 20, launched_ns=(11, 12))
+    assert "outside any layer" not in run("layers", builder.build()).to_frame()["layer"].tolist()

@@ -1,7 +1,9 @@
 """Loops written as words: each word is a phase of 10 ns, with nothing between them.
 
 d: a fetch, x: one that finds no more batches, f: forward, e: an evaluation's forward, b: backward,
-o, o2 …: the step of an optimizer, s: one that was left out, k: gradients are kept, p: the profiler.
+o, o2 …: the step of an optimizer, s: one that was left out, k: gradients are kept, p: the profiler,
+g: a rollout or another generation, l: log-probabilities,
+u: a training pass reads generated sequences.
 """
 
 import pytest
@@ -10,7 +12,13 @@ from tests.builders import THREAD, TraceBuilder, plain
 from traceprof.measures.steps.find import find_steps
 
 NAMES = {"d": "data", "f": "forward", "e": "eval", "b": "backward", "o": "optimizer"}
-NAMES |= {"s": "optimizer.skipped", "k": "gradients.kept"}
+NAMES |= {
+    "s": "optimizer.skipped",
+    "k": "gradients.kept",
+    "g": "generation",
+    "l": "logprobs",
+    "u": "rollout.used",
+}
 LENGTH = 10
 
 
@@ -105,6 +113,44 @@ def words_of(text):
 )
 def test_loops(text, expected):
     assert words_of(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("g f b o g f b o", [(0, 4), (4, 8)]),
+        ("g l f b o f b o g l f b o f b o", [(0, 8), (8, 16)]),
+        ("g f b o f b o g f b o f b o", [(0, 7), (7, 14)]),
+        # a batch of prompts, then a loader over the rollout
+        ("d g l d f b o d f b o x d g l d f b o d f b o x", [(0, 11), (12, 23)]),
+        ("g d u f b o d u f b o x g d u f b o d u f b o x", [(0, 11), (12, 23)]),  # without scores
+        ("d g l f b f b o d g l f b f b o", [(0, 8), (8, 16)]),  # gradients accumulate
+        ("g l f b o f b o2 g l f b o f b o2", [(0, 8), (8, 16)]),  # actor and critic
+        # generation that evaluates: it follows training, or the steps have batches of their own
+        ("f b o f b o g f b o f b o g", [(0, 3), (3, 6), (7, 10), (10, 13)]),
+        ("g d f b o d f b o g d f b o x", [(1, 5), (5, 9), (10, 14)]),
+        # a sample before the training
+        ("g f b o f b o f b o", [(1, 4), (4, 7), (7, 10)]),
+    ],
+)
+def test_a_step_of_post_training_is_a_rollout_and_its_updates(text, expected):
+    assert words_of(text) == expected
+
+
+def test_generation_within_an_evaluation_is_no_rollout():
+    builder = TraceBuilder()
+    for start in (0, 100):
+        builder.phase("eval", start, start + 50).phase("generation", start + 10, start + 40)
+        for at in (start + 50, start + 70):
+            builder.phase("forward", at, at + 5).phase("backward", at + 5, at + 10)
+            builder.phase("optimizer", at + 10, at + 20)
+    assert steps_of(builder).source == "recorded phases"
+
+
+def test_the_source_of_steps_names_rollouts():
+    source = steps_of(loop("g f b o f b o g f b o f b o")).source
+    assert source == "recorded phases, a rollout and 2 updates per step"
+    assert "rollout" not in steps_of(loop("f b o f b o g f b o f b o g")).source
 
 
 def test_phases_inside_the_optimizer_are_of_its_step():

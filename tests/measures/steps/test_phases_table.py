@@ -209,3 +209,30 @@ def test_work_launched_before_the_recording_is_told_apart() -> None:
         "{earlier:count} launched before the recording began, "
         "{unlinked:count} without a recorded launch"
     )
+
+
+def test_forward_passes_within_a_rollout_are_part_of_it() -> None:
+    trace = (
+        TraceBuilder()
+        .phase("generation", 0, 100)
+        .phase("eval", 10, 30)
+        .phase("eval", 40, 60)
+        .phase("reward", 100, 150)
+        .phase("eval", 110, 140)
+        .phase("eval", 150, 160)
+        .build(span=(0, 200))
+    )
+    rows = run("phases", trace).to_frame()
+    assert plain(rows, "phase", "host_ns") == [
+        ("eval", 10),
+        ("generation", 100),
+        ("reward", 50),
+        (UNCLAIMED, 40),
+    ]
+
+
+def test_the_time_of_a_phase_in_a_gap_of_the_window_does_not_count() -> None:
+    trace = TraceBuilder().phase("generation", 0, 100).phase("forward", 100, 120).build()
+    window = TimeWindow(0, 120, ((40, 60),))
+    rows = run("phases", trace.within(window)).to_frame()
+    assert plain(rows, "phase", "host_ns") == [("forward", 20), ("generation", 80), (UNCLAIMED, 0)]

@@ -34,6 +34,8 @@ ENDS_TOGETHER: Final = (
     "send_recv",
 )
 """Operations that end on all their ranks at the same time."""
+BROADCAST: Final = "broadcast"
+"""The root may end earlier by the time of the last chunk. It aligns clocks if nothing else does."""
 
 _MIN_LATENESS_FACTOR: Final = 2.0  # times the difference of the ends
 MAX_RESIDUAL_NS: Final = 1_000_000
@@ -183,7 +185,10 @@ def find_alignment(ranks: Ranks) -> Alignment:
     members = matches.members
     clock_of = clocks_of(members)
     clocks_once = list(dict.fromkeys(clock_of))
-    ties = _tie_clocks(clocks_once, _median_ends(matches, clocks_once, clock_of))
+    ties = _tie_clocks(clocks_once, _median_ends(matches, clocks_once, clock_of, ENDS_TOGETHER))
+    if len(ties) < len(clocks_once):
+        ops = (*ENDS_TOGETHER, BROADCAST)
+        ties = _tie_clocks(clocks_once, _median_ends(matches, clocks_once, clock_of, ops))
     clocks = tuple(
         _make_rank_clock(
             member, ties.get(clock), ranks.clocks.get(member.process, ClockCorrection())
@@ -253,10 +258,15 @@ def clocks_of(members: tuple[Member, ...]) -> list[str]:
     return [f"process {member.process}" for member in members]
 
 
-def _median_ends(matches: Matches, clocks: list[str], clock_of: list[str]) -> _FloatArray:
-    """Return the median end of each match on each clock, shape (matches, clocks); NaN: no end."""
+def _median_ends(
+    matches: Matches, clocks: list[str], clock_of: list[str], ops: Sequence[str]
+) -> _FloatArray:
+    """Return the median end of each match on each clock, shape (matches, clocks); NaN: no end.
+
+    Only the operations ``ops`` count.
+    """
     rows = matches.shared
-    rows = rows.take(rows["op"].isin(ENDS_TOGETHER))
+    rows = rows.take(rows["op"].isin(ops))
     place = {clock: i for i, clock in enumerate(clocks)}
     clock = np.array([place[name] for name in clock_of], np.int64)[rows["member"]]
     groups = groups_of(rows["match"], clock)
@@ -392,7 +402,10 @@ def _worst_fit(clocks: Sequence[RankClock]) -> dict[str, int | float]:
 def _warn_of_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
     """Yield a warning that lists the ranks that are not tied; nothing if all are tied."""
     if untied := [clock for clock in clocks if clock.is_untied]:
-        few = f"they share fewer than {_MIN_SHARED_COLLECTIVES} collectives with the other ranks"
+        few = (
+            f"they share fewer than {_MIN_SHARED_COLLECTIVES} collectives that end at the same "
+            "time on all ranks"
+        )
         yield f"traceprof cannot align the clocks of {_list_ranks(untied)}: {few}"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.measures.collectives.clocks import ENDS_TOGETHER
+from traceprof.measures.collectives.clocks import BROADCAST, ENDS_TOGETHER
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.times import device_times
 from traceprof.measures.facts import fact, of_window
@@ -125,7 +125,7 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
     contradicted[~ends_together[matches.places(rows)] & (rows["op"] != "recv")] = 0
     known = known.assign(contradicted_ns=contradicted)
     del contradicted, last_ns
-    first_sync, synced = _find_syncs(matches, known)
+    first_sync, synced = _find_syncs(matches, known, rows["end_ns"])
     known = known.assign(**synced)
     return known.assign(**_measure_waits(ranks, known, _find_releases(matches, rows), first_sync))
 
@@ -148,10 +148,13 @@ def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
     return {device: time.compute for part in ranks for device, time in device_times(part).items()}
 
 
-def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
+def _find_syncs(
+    matches: Matches, waits: Table, ends_ns: Int64Array
+) -> tuple[Int64Array, dict[str, Any]]:
     """Find the first and the latest common release of the ranks of each collective.
 
-    Releases come from collectives of the same ranks or of more ranks. Return the first release per
+    Releases come from collectives of the same ranks or of more ranks. ``ends_ns`` are the ends of
+    the rows. Return the first release per
     row (`_NEVER` without any), and columns sync_ns and is_in_step.
     """
     is_first = are_first(waits["match"])
@@ -159,11 +162,15 @@ def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, A
     release_ns = waits["last_start_ns"][firsts]
     begin_ns = np.minimum.reduceat(waits["start_ns"], firsts)
     can_sync = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE_OP))
-    is_sync = can_sync[matches.places(waits.take(firsts))]
-    places: dict[frozenset[int], list[int]] = {}
+    places = matches.places(waits.take(firsts))
+    # The root of a broadcast need not wait. If all ranks were still in it when the last one
+    # arrived, it released all of them.
+    is_joint = np.minimum.reduceat(ends_ns, firsts) >= release_ns
+    is_sync = can_sync[places] | (is_joint & (matches.table["op"] == BROADCAST)[places])
+    of_group: dict[frozenset[int], list[int]] = {}
     for place, group in enumerate(_members_by_match(waits["member"], firsts)):
-        places.setdefault(group, []).append(place)
-    groups = {group: np.array(match_places, np.int64) for group, match_places in places.items()}
+        of_group.setdefault(group, []).append(place)
+    groups = {group: np.array(match_places, np.int64) for group, match_places in of_group.items()}
     supersets = _find_supersets(list(groups))
     first, last = np.full(len(firsts), _NEVER), np.full(len(firsts), ABSENT)
     in_step = np.zeros(len(firsts), np.bool_)

@@ -9,6 +9,7 @@ operator to its forward operator. Python functions are measured in the same way.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,8 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import owning_range_of_launches
 from traceprof.measures.host.range_work import add_to_parents, is_outermost_of, sum_work
 from traceprof.measures.host.ranges import find_parents, self_times
-from traceprof.measures.rows import Bools, Ints, sums_at
+from traceprof.measures.host.states import find_host_phases
+from traceprof.measures.rows import Bools, Ints, bounds, sums_at
 from traceprof.model.combining import combine
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
@@ -34,6 +36,10 @@ from traceprof.names.ranges import are_matched, codes_containing, numbers_in, pl
 
 LAYER: Final = "layer:"
 """Prefix of the names of ranges that `traceprof record --layers` injects."""
+_LAYER_BACKWARD: Final = "layer.backward:"
+"""The same for the backward pass. These ranges do not nest: each belongs to the innermost layer."""
+OUTSIDE: Final = "outside any layer"
+"""Name of the row with the remaining CPU time of a recording without GPU activity."""
 
 _RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
 _FUNCTIONS: Final = "functions"
@@ -153,13 +159,16 @@ def _link_backward(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None
     return outermost[forward_of >= 0], forward_of[forward_of >= 0]
 
 
-LAYERS_SPEC: Final = ResultSpec.of("""
-    table layers: one row per layer, by GPU time, or by CPU time if no GPU time was recorded
-    key layer: path of the module, or name of the range or operator
+LAYERS_SPEC: Final = ResultSpec.of(f"""
+    table layers: one row per layer, by GPU time, or by CPU time if no GPU time was recorded; then a
+        row for the time outside any layer follows, if traceprof recorded the layers
+    key layer: path of the module, or name of the range or operator, or "{OUTSIDE}"
     key type: class of the module; "" if unknown
     total count: number of times that the layer ran in the window
-    total host_ns: CPU time in the layer
+    total host_ns: CPU time in the layer, without its backward pass
     total host_self_ns: CPU time in the layer, without nested layers
+    total host_backward_ns: CPU time in the backward pass of the layer, with nested layers; missing
+        if it was not recorded
     total device_ns: total duration of the kernels and copies that the layer launched, summed over
         streams and GPUs
     total device_self_ns: device_ns without nested layers
@@ -169,6 +178,9 @@ LAYERS_SPEC: Final = ResultSpec.of("""
     scalars:
     same source: source of the layer names; "" if the trace contains none
     """)
+_NO_HOST_BACKWARD: Final = (
+    "The backward pass was not recorded by layer. It is part of the time outside any layer."
+)
 _NO_LAYERS: Final = (
     "the trace contains no layer names; record with `traceprof record --layers 2` or emit_nvtx"
 )
@@ -199,8 +211,55 @@ def _measure(trace: Trace, source: str) -> Result:
         name: sums_at(spans.layer, values, len(spans.names)) for name, values in measures.items()
     }
     layers, types = paths_of_layers(spans.names)
+    backward_ns = _host_backward_times(trace) if source == _RECORDED else {}
+    if backward_ns:
+        columns["host_backward_ns"] = np.array([backward_ns.get(path, 0) for path in layers])
     table = Table({"layer": layers, "type": types, **columns})
+    if source == _RECORDED and not trace.recorded & set(DEVICE_TABLES):
+        top_ns = int((ends - starts)[spans.parent < 0].sum())
+        table = Table.stacked([table, _rest_of_host(trace, table, top_ns, backward_ns.get("", 0))])
     return Result("layers", LAYERS_SPEC, {"layers": table}, {"source": source})
+
+
+def _host_backward_times(trace: Trace) -> dict[str, int]:
+    """Return the CPU time of the backward pass of each layer in the window, by path.
+
+    The time of a layer contains that of its nested layers; that of the path "" is the sum.
+    """
+    names = trace.whole.ranges["name"]
+    likely = names.texts[codes_containing(names.texts, [_LAYER_BACKWARD])].tolist()
+    texts = [text for text in likely if text.startswith(_LAYER_BACKWARD)]
+    ranges = trace.whole.ranges.take(names.isin(texts))
+    ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
+    starts, ends = map(trace.span.elapsed_ns, bounds(ranges))
+    sums = Counter[str]()
+    for text, ns in zip(ranges["name"], (ends - starts).tolist(), strict=True):
+        parts = text.removeprefix(_LAYER_BACKWARD).rpartition(":")[0].split(".")
+        for n in range(len(parts) + 1):
+            sums[".".join(parts[:n])] += ns
+    return dict(sums)
+
+
+def _rest_of_host(trace: Trace, layers: Table, top_ns: int, layers_backward_ns: int) -> Table:
+    """Return the row of the CPU time outside any layer.
+
+    ``top_ns`` is the time of the outermost layers, and ``layers_backward_ns`` that of the backward
+    pass of all layers. The row and the outermost layers add up to the window of each process.
+    """
+    passes = [
+        host.times["backward"].total_ns
+        for host in find_host_phases(trace)
+        if "backward" in host.times
+    ]
+    processes = np.unique(_spans(trace.whole, _RECORDED)["process"])
+    backward_ns = max(sum(passes) - layers_backward_ns, 0) if "host_backward_ns" in layers else 0
+    whole_ns = trace.span.duration_ns * len(processes)
+    rest_ns = max(whole_ns - top_ns - layers_backward_ns - backward_ns, 0)
+    row = {name: [0] for name in layers} | {"layer": [OUTSIDE], "type": [""]}
+    row |= {"host_ns": [rest_ns], "host_self_ns": [rest_ns]}
+    if "host_backward_ns" in layers:
+        row["host_backward_ns"] = [backward_ns]
+    return Table(row)
 
 
 def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, Ints]:
@@ -228,11 +287,18 @@ def _finish(result: Result) -> Result:
     table = result.table
     if not result.scalars["source"]:
         return result.lacking(_NO_LAYERS)
-    used = table.take((table["count"] > 0) | (table.get("work_count", 0) > 0))
+    is_rest = table["layer"].astype(str) == OUTSIDE
+    is_used = (table["count"] > 0) | (table.get("work_count", 0) > 0)
+    is_used |= table.get("host_backward_ns", np.zeros(len(table))) > 0
+    used = table.take(is_used | is_rest)
     largest = "device_ns" if "device_ns" in used and used["device_ns"].any() else "host_ns"
     note = Note.of("Layer names come from {source}.", source=result.scalars["source"])
-    table = used.in_order(f"-{largest}", "layer", "type")
+    both_ns = used[largest] + (used["host_backward_ns"] if _is_of_host(used) else 0)
+    used = used.assign(order=both_ns, is_rest=used["layer"].astype(str) == OUTSIDE)
+    table = used.in_order("is_rest", "-order", "layer", "type").without("order", "is_rest")
     finished = result.with_table(table).with_notes(note)
+    if is_rest.any() and "host_backward_ns" not in table:
+        return finished.with_notes(Note(_NO_HOST_BACKWARD))
     if "device_ns" not in table or "backward_ns" in table:
         return finished
     return finished.with_notes(
@@ -242,6 +308,12 @@ def _finish(result: Result) -> Result:
             "writes sequence numbers."
         )
     )
+
+
+def _is_of_host(table: Table) -> bool:
+    """Return whether the layers are sorted by CPU time, with their backward pass."""
+    has_device_times = "device_ns" in table and bool(table["device_ns"].any())
+    return "host_backward_ns" in table and not has_device_times
 
 
 LAYERS = Analysis(

@@ -24,13 +24,22 @@ import numpy as np
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import NO_ROW, Launches, innermost, launches_of
 from traceprof.measures.host.threads import are_loop_threads, autograd_rows
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, looked_up, span_at, unions_by
+from traceprof.measures.rows import (
+    Bools,
+    Ints,
+    are_named,
+    bounds,
+    ints,
+    looked_up,
+    span_at,
+    unions_by,
+)
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals, nesting_depth
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.names.ranges import PHASES, phases_of_ranges
+from traceprof.names.ranges import PHASES, POST_TRAINING_PHASES, phases_of_ranges
 
 BACKWARD: Final = PHASES.index("backward")
 _ZERO_GRAD: Final = re.compile(r"(?i)zero[ _]?grad")
@@ -38,6 +47,9 @@ _ALL_TIME_NS: Final = (-(1 << 61), 1 << 61)
 _MIN_INSIDE_RATIO: Final = 0.95
 _RESTARTING_PHASES: Final = frozenset(PHASES.index(phase) for phase in ("data", "eval"))
 _FORWARD: Final = PHASES.index("forward")
+_OUTER_PHASES: Final = tuple(map(PHASES.index, POST_TRAINING_PHASES))
+_PASSES_WITHIN: Final = tuple(map(PHASES.index, ("forward", "eval", "logprobs")))
+_PLACE: Final = ("process", "thread", "start_ns")
 _OPTIMIZER: Final = PHASES.index("optimizer")
 _ZERO_GRAD_CODE: Final = len(PHASES)
 
@@ -199,7 +211,18 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
 @fact
 def phases_of_all_ranges(trace: Trace) -> Ints:
     """Return the place in `PHASES` of each range of the whole trace; -1: not a phase."""
-    return phases_of_ranges(trace.ranges)
+    ranges, phases = trace.ranges, phases_of_ranges(trace.ranges)
+    is_outer = np.isin(phases, _OUTER_PHASES)
+    if not is_outer.any():
+        return phases
+    # Forward passes within a rollout or a reward are part of it, whatever they are named.
+    outer = np.flatnonzero(is_outer & (ranges["kind"] == "push_pop"))
+    passes = np.flatnonzero(np.isin(phases, _PASSES_WITHIN))
+    within = innermost(ranges.take(outer), *ints(ranges, *_PLACE, rows=passes))
+    held = within >= 0
+    phases = phases.copy()
+    phases[passes[held]] = phases[outer[within[held]]]
+    return phases
 
 
 def _ranges_with_phase(trace: Trace) -> tuple[Table, Ints]:

@@ -59,16 +59,20 @@ def find_host_phases(trace: Trace) -> list[HostPhases]:
     rows = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop"))
     lanes = rows_by_values(*ints(trace.ranges, "process", "thread", rows=rows))
     columns = (*ints(trace.ranges, "start_ns", "end_ns", "depth", rows=rows), phases[rows])
+    window = trace.span.times
     return [
-        _phases_of_thread(lane, *(column[lanes[lane]] for column in columns))
+        _phases_of_thread(lane, window, *(column[lanes[lane]] for column in columns))
         for lane in sorted(busiest_lanes(lanes).values())
     ]
 
 
 def _phases_of_thread(
-    lane: tuple[int, ...], starts: Ints, ends: Ints, depth: Ints, phase: Ints
+    lane: tuple[int, ...], window: Intervals, starts: Ints, ends: Ints, depth: Ints, phase: Ints
 ) -> HostPhases:
-    """Return the exclusive time of each phase: nested phases are subtracted from outer phases."""
+    """Return the exclusive time of each phase: nested phases are subtracted from outer phases.
+
+    A range may contain a gap of the window, which does not count.
+    """
     times = dict.fromkeys(range(len(PHASES)), Intervals.empty())
     claimed = Intervals.empty()
     for level in np.unique(depth)[::-1]:
@@ -82,7 +86,7 @@ def _phases_of_thread(
     return HostPhases(
         process=lane[0],
         thread=lane[1],
-        times={PHASES[place]: times[place] for place in present},
+        times={PHASES[place]: times[place] & window for place in present},
         counts={PHASES[place]: counts[place] for place in present},
     )
 

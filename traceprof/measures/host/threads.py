@@ -27,7 +27,9 @@ from traceprof.names.ranges import PHASES, phases_of_ranges
 _AUTOGRAD_OPERATORS: Final = re.compile(r"^(autograd::engine::evaluate_function|torch::autograd::)")
 _AUTOGRAD_THREADS: Final = re.compile(r"(?i)autograd")
 _LOADER_THREADS: Final = re.compile(r"(?i)dali|loader|prefetch|pin_?mem")
-_PASS_PHASES: Final = tuple(map(PHASES.index, ("forward", "backward", "optimizer")))
+_PASS_PHASES: Final = tuple(
+    map(PHASES.index, ("forward", "backward", "optimizer", "generation", "logprobs"))
+)
 _LOADING_PHASES: Final = tuple(map(PHASES.index, ("data", "h2d")))
 _NO_ROWS: Final = np.empty(0, np.int64)
 _MIN_LAUNCHED_RATIO: Final = 0.1

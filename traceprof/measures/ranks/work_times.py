@@ -141,14 +141,17 @@ def _measure_rank(
 def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     """Return the ranks that do more in their own steps than the others, and wait less for them.
 
-    None if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
-    None also if a rank has fewer than 3 collectives, or if only some ranks have steps.
+    A rank without steps has another role than ranks with steps, and is not compared with them. None
+    if no rank stands out, if no rank has exposed communication (then ranks need not wait), or if a
+    rank has fewer than 3 collectives.
     """
     times = work_times(ranks)
+    # A rank without steps has another role, and its whole recording is no step.
+    if (times["n_steps"] > 0).any():
+        times = times.take(times["n_steps"] > 0)
     if len(times) < 2 or (times["exposed_ns"] == 0).all():
         return None
-    has_steps = times["n_steps"] > 0
-    if times["n_collectives"].min() < _MIN_COLLECTIVES or has_steps.any() != has_steps.all():
+    if times["n_collectives"].min() < _MIN_COLLECTIVES:
         return None
     step_ns = int(np.median(times["step_ns"]))
     compute, exposed = ints(times, "compute_ns", "exposed_ns")

@@ -22,11 +22,12 @@ CHECKPOINT: Final = "checkpoint"
 DATA_WAIT: Final = "data wait"
 LOGGING: Final = "logging"
 UNKNOWN: Final = "unknown"
+ROLLOUT: Final = "rollout"
 BETWEEN_CAUSES: Final = (EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, UNKNOWN)
 """Causes of the time between two steps, in the order in which they claim time.
 
-evaluation: ranges with such a name, or forward passes without training; this includes rollouts and
-teacher models, because the recording shows only that they have no gradients. checkpoint: ranges
+evaluation: ranges with such a name, or forward passes without training; this includes teacher
+models and generation that no step learns from. checkpoint: ranges
 that save. data wait: ranges that load data. logging: ranges that log. unknown: no such range was
 recorded.
 """
@@ -43,12 +44,15 @@ _NAMES: Final = {
     LOGGING: r"(?i)(^|[^a-z])log(ging|ger|s)?([^a-z]|$)|tensorboard|wandb|mlflow",
     "forward": "$^",
     "backward": "$^",
+    ROLLOUT: "$^",
 }
 _PHASES_OF: Final = {
-    name: PHASES.index(phase)
-    for name, phase in (
-        *((EVALUATION, "eval"), (DATA_WAIT, "data")),
-        *(("forward", "forward"), ("backward", "backward")),
+    name: tuple(map(PHASES.index, phases))
+    for name, phases in (
+        # Rollouts that no step learns from are an evaluation.
+        *((EVALUATION, ("eval", "generation", "logprobs")), (DATA_WAIT, ("data",))),
+        *(("forward", ("forward",)), ("backward", ("backward",))),
+        (ROLLOUT, ("rollout", "generation", "logprobs")),
     )
 }
 
@@ -153,7 +157,7 @@ def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str)
 def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
     """Return when any thread of a process was in a range of each cause, by process and cause.
 
-    In addition to `BETWEEN_CAUSES`, the phases "forward" and "backward" are included.
+    In addition to `BETWEEN_CAUSES`, the phases "forward", "backward", and `ROLLOUT` are included.
     """
     names, phases = trace.ranges["name"], phases_of_all_ranges(trace)
     ranges = trace.ranges.select("process", "start_ns", "end_ns")
@@ -161,7 +165,7 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
     found: dict[tuple[int, str], Intervals] = {}
     for cause, pattern in _NAMES.items():
         named = are_named(names, re.compile(pattern)) & ~of_autograd
-        chosen = named | (phases == _PHASES_OF.get(cause, len(PHASES)))
+        chosen = named | np.isin(phases, _PHASES_OF.get(cause, ()))
         found |= {
             (process, cause): time for process, time in unions_by(ranges.take(chosen)).items()
         }

@@ -27,6 +27,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.between import (
     CHECKPOINT,
     EVALUATION,
+    ROLLOUT,
     activity_of_ranges,
     between_steps,
 )
@@ -189,8 +190,8 @@ def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> In
     """
     steps = find_steps(trace).table
     process_steps = steps.take(steps["process"] == process)
-    if process_steps.empty:
-        return time
+    if process_steps.empty:  # a rank that only generates rolls out for a trainer, or serves
+        return time - activity_of_ranges(trace).get((process, ROLLOUT), Intervals.empty())
     starts, ends = bounds(process_steps)
     has_evaluation = time.covered_ns(starts, np.maximum(starts, ends)) > 0
     return (

@@ -2,9 +2,9 @@
 
 A step is one optimizer step. The sources are tried in order of reliability: steps marked by the
 user or by `traceprof record`, PyTorch's ``ProfilerStep#N``, engine steps of inference servers,
-ranges named like "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, and bursts of
-optimizer kernels. The last source is inferred, and results say so. A period of the kernel sequence
-is no step; `find_pattern` returns its iterations.
+ranges named like "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, bursts of
+optimizer kernels (inferred, and results say so), and the forward passes of a program without
+training. A period of the kernel sequence is no step; `find_pattern` returns its iterations.
 
 The span of a step lasts from the end of the last work that the previous step launched to the end of
 the last work that it launched itself, because a device may lag behind the host by more than a step.
@@ -30,7 +30,8 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_launched_by_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by, unions_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
-from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
+from traceprof.measures.steps.from_passes import FORWARD_PASSES, steps_of_passes
+from traceprof.measures.steps.from_phases import BACKWARD, RECORDED_PHASES, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
     NAMED_STEP,
     STEP_WORDS,
@@ -356,6 +357,9 @@ def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list
         return _with_warmup(
             traces, [table for table, _ in found], _OPTIMIZER, min(confidences), n_warmup
         )
+    rounds = measure_each(traces, steps_of_passes)
+    if any(map(len, rounds)):
+        return _with_warmup(traces, rounds, FORWARD_PASSES, 1.0, n_warmup)
     return [_no_steps() for _ in traces]
 
 
@@ -427,7 +431,7 @@ _SOURCES: Final = (
         "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
     ),
     _Source("--step-from ", True, steps_of_step_from),
-    _Source("recorded phases", True, steps_of_phases),
+    _Source(RECORDED_PHASES, True, steps_of_phases),
     _Source(
         "ProfilerStep",
         None,

@@ -13,15 +13,28 @@ import numpy as np
 from traceprof.measures.rows import Bools, Ints, rows_by
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.table import Table
-from traceprof.model.timing import STEP_COLUMNS, empty_steps
+from traceprof.model.timing import STEP_COLUMNS, TRACEPROF_DOMAIN, empty_steps
 from traceprof.names.ranges import PROFILER_RANGES
+from traceprof.names.ranges import phase_of as phase_of_range
 
 _PHASES: Final = (
     *("data", "forward", "eval", "backward", "optimizer", "data.end", "gradients.kept"),
-    "profiler",
+    *("profiler", "generation", "scores"),
 )
-_DATA, _FORWARD, _EVAL, BACKWARD, OPTIMIZER, _NO_DATA, _KEPT, _PROFILER = range(len(_PHASES))
+_DATA, _FORWARD, _EVAL, BACKWARD, OPTIMIZER, _NO_DATA, _KEPT, _PROFILER, _GENERATION, _SCORES = (
+    range(len(_PHASES))
+)
+RECORDED_PHASES: Final = "recorded phases"
+"""The source of steps that `steps_of_phases` finds."""
+ROLLOUT: Final = "a rollout"
+"""Part of the source of steps that are iterations of post-training."""
+_OF_ROLLOUTS: Final = {
+    **dict.fromkeys(("rollout", "generation", "environment"), _GENERATION),
+    **dict.fromkeys(("reward", "logprobs", "advantage"), _SCORES),
+}
+"""Phases of post-training that precede updates: the rollout itself, and the scores of a rollout."""
 _SKIPPED: Final = "optimizer.skipped"
+_USED: Final = "rollout.used"
 _OF_BLOCKS: Final = frozenset({_DATA, _FORWARD, BACKWARD, OPTIMIZER, _KEPT})
 NEVER: Final = int(np.iinfo(np.int64).min)
 
@@ -43,7 +56,10 @@ class PhaseBlock:
     before it. ``optimizer_end``: end of the last optimizer. ``evaluation_start``: start of forward
     passes without training directly before the block. ``is_separate``: an epoch or an evaluation
     ended before the block. ``adds_gradients``: the block adds to the gradients of the previous
-    block. Times are in ns; `NEVER` means none.
+    block. ``rollout_start``: start of the rollout directly before the block, with the batch of
+    prompts before it. ``is_scored``: rewards or log-probabilities were computed before it, or it
+    trains on generated sequences.
+    Times are in ns; `NEVER` means none.
     """
 
     is_separate: bool = False
@@ -58,6 +74,8 @@ class PhaseBlock:
     adds_gradients: bool = False
     optimizers: tuple[int, ...] = ()
     optimizer_end: int = NEVER
+    rollout_start: int = NEVER
+    is_scored: bool = False
 
     def is_ended_by(self, event: PhaseEvent) -> bool:
         """Return whether the block is complete and the event belongs to the next block."""
@@ -72,6 +90,22 @@ class PhaseBlock:
         The block then restarts with the event.
         """
         return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluation_start != NEVER)
+
+    def restarted(self) -> PhaseBlock:
+        """Return the block without the batch of an evaluation; its rollout still counts."""
+        return PhaseBlock(True, rollout_start=self.rollout_start, is_scored=self.is_scored)
+
+    def add_before(self, event: PhaseEvent) -> None:
+        """Note an evaluation, a rollout, or the scores of a rollout, before the block's work."""
+        if event.phase == _EVAL:
+            if self.evaluation_start == NEVER:
+                self.evaluation_start = event.start
+        elif event.phase == _SCORES:
+            self.is_scored = True
+        elif self.rollout_start == NEVER:
+            # A policy may run before the first step of its environment.
+            known = {self.start, self.evaluation_start, event.start} - {NEVER}
+            self.rollout_start = min(known)
 
     def add(self, event: PhaseEvent, closing: int) -> None:
         """Add an event to the block; an event of the phase ``closing`` completes the block."""
@@ -121,22 +155,31 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
     """Yield the blocks of a process in order."""
     # A sequential loop, because the start of a block depends on the end of the previous block.
     block = PhaseBlock()
-    for border, event in _with_borders(events):
+    for border, event in _with_borders(_without_evaluations(events)):
         if block.is_ended_by(event):
             if event.phase == _DATA:
                 block.next_start = border
             yield block
             block = PhaseBlock()
-        if not block.is_working and event.phase == _EVAL:
-            block.evaluation_start = (
-                event.start if block.evaluation_start == NEVER else block.evaluation_start
-            )
+        if not block.is_working and event.phase in (_EVAL, _GENERATION, _SCORES):
+            block.add_before(event)
         elif not block.is_working and block.is_restarted_by(event):
-            block = PhaseBlock(is_separate=True)
+            block = block.restarted()
         if event.phase in _OF_BLOCKS:
             block.add(event, closing)
     if block.is_complete:
         yield block
+
+
+def _without_evaluations(events: Iterable[PhaseEvent]) -> Iterator[PhaseEvent]:
+    """Yield each event except generation and scores within an evaluation."""
+    evaluated_until = NEVER
+    for event in events:
+        if event.phase == _EVAL:
+            evaluated_until = max(evaluated_until, event.end)
+        elif event.phase in (_GENERATION, _SCORES) and event.start < evaluated_until:
+            continue
+        yield event
 
 
 def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEvent]]:
@@ -165,6 +208,10 @@ def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
             places[row] = _PROFILER
         elif plain == _SKIPPED:
             places[row], which[row] = OPTIMIZER, int(number or 1)
+        elif name == _USED:
+            places[row] = _SCORES
+        elif (phase := phase_of_range(name, TRACEPROF_DOMAIN)) in _OF_ROLLOUTS:
+            places[row] = _OF_ROLLOUTS[phase]
         elif plain in _PHASES and (not number or number.isdecimal()):
             places[row], which[row] = _PHASES.index(plain), int(number or 1)
     return places, which
@@ -177,19 +224,23 @@ _MAX_ADDED_PASSES: Final = 64
 
 
 def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
-    """Return the steps that end with an optimizer step, and a note if most have several optimizers.
+    """Return the steps that end with an optimizer step, and words on several optimizers or updates.
 
-    With ``closing=BACKWARD``, steps end with backward passes, for recordings without an optimizer.
+    In post-training, a step is one iteration: a rollout and the updates that learn from it. With
+    ``closing=BACKWARD``, steps end with backward passes, for recordings without an optimizer.
     ``ranges`` are the ranges of traceprof.
     """
-    rows, sizes = [], Counter[int]()
+    rows, sizes, updates = [], Counter[int](), Counter[int]()
     first_numbers = _first_numbers(ranges, closing)
     for process, thread, events in events_of(ranges, closing):
         blocks = list(blocks_of(events, closing))
         join = _join_optimizer_blocks if closing == OPTIMIZER else _join_backward_blocks
-        for number, step in enumerate(
-            join(_training_blocks(blocks)), first_numbers.get(process, 0)
-        ):
+        first_number, rollouts = first_numbers.get(process, 0), _group_by_rollout(blocks)
+        if rollouts:
+            updates.update(map(len, rollouts))
+            first_number, blocks = 0, [_join_rollout(group) for group in rollouts]
+        steps = blocks if rollouts else join(_training_blocks(blocks))
+        for number, step in enumerate(steps, first_number):
             # With a loader, the time until the next batch belongs to the step.
             end = step.end if step.next_start == NEVER else step.next_start
             rows.append((process, thread, number, step.start, end, False))
@@ -198,6 +249,9 @@ def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str
         return empty_steps(), ""
     usual = sizes.most_common(1)[0][0]
     several = f", {usual} optimizers per step" if usual > 1 else ""
+    if updates:
+        n_updates = updates.most_common(1)[0][0]
+        several = f", {ROLLOUT} and {n_updates} update{'s' * (n_updates > 1)} per step"
     return Table(dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))), several
 
 
@@ -215,6 +269,40 @@ def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:
     return {
         process: int(numbers[rows[0]]) for process, rows in rows_by(numbered, "process").items()
     }
+
+
+_MAX_UNSCORED_UPDATES: Final = 64
+"""If more updates follow each rollout, and nothing scores it, it only prints a sample."""
+
+
+def _group_by_rollout(blocks: Sequence[PhaseBlock]) -> list[list[PhaseBlock]]:
+    """Return the blocks of each iteration of post-training; [] if rollouts do not begin iterations.
+
+    A program that evaluates by generation looks similar. It trains before it generates, or its
+    updates fetch new batches. A rollout is learned from: it precedes the first update, and it is
+    scored, or the updates fetch nothing.
+    """
+    groups: list[list[PhaseBlock]] = []
+    for block in blocks:
+        if block.rollout_start != NEVER:
+            groups.append([])
+        elif not groups:
+            return []
+        groups[-1].append(block)
+    later = [block for group in groups for block in group[1:]]
+    if not later or any(block.is_scored for block in blocks):
+        return groups
+    is_learned = len(groups) > 1 and not any(block.is_fetched for block in later)
+    return groups if is_learned and max(map(len, groups)) <= _MAX_UNSCORED_UPDATES else []
+
+
+def _join_rollout(group: Sequence[PhaseBlock]) -> PhaseBlock:
+    """Return one step for a rollout and its updates."""
+    step = group[0]
+    step.start = step.rollout_start
+    for block in group[1:]:
+        _extend(step, block)
+    return step
 
 
 def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:

@@ -8,7 +8,7 @@ repeat. Otherwise set-up is excluded: ranges at the beginning with such names, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +17,9 @@ import numpy as np
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_all_ranges
-from traceprof.measures.rows import are_named, bounds, ints, lengths_of
+from traceprof.measures.rows import are_named, bounds, lengths_of
 from traceprof.measures.steps.find import find_steps, pattern_of_ranks, recorder_times
+from traceprof.measures.steps.from_passes import rounds_of_passes
 from traceprof.measures.steps.steadiness import count_warmup
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
@@ -26,14 +27,16 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES
+from traceprof.names.ranges import PHASES, POST_TRAINING_PHASES
 
 _MIN_KERNEL_TIME_RATIO: Final = 0.5
 _MIN_KERNELS: Final = 20
 _MAX_OUTSIDE_RATIO: Final = 0.02
 _MIN_SETUP_RATIO: Final = 0.1
 _MIN_PAUSE_RATIO: Final = 0.01
-_PASSES: Final = tuple(map(PHASES.index, ("forward", "eval", "backward", "optimizer")))
+_PASSES: Final = tuple(
+    map(PHASES.index, ("forward", "eval", "backward", "optimizer", *POST_TRAINING_PHASES))
+)
 _SETUP: Final = re.compile(
     r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
     r"|warm[ _-]?up)([^a-z]|$)|(^|[^a-z])warm[ _-]?up$"
@@ -185,8 +188,6 @@ def _setup_of(trace: Trace) -> list[tuple[int, str]]:
     return found
 
 
-_DATA, _FORWARD, _EVAL = map(PHASES.index, ("data", "forward", "eval"))
-_TRAINING_PHASES: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
 _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "recorder_ns", "is_warmup")
 
 
@@ -195,10 +196,8 @@ def find_iterations(trace: Trace) -> Table:
     """Return the iterations of each process, in the columns `_COLUMNS`.
 
     ``round`` is the number of the iteration; recorder_ns is the part of it that the embedded
-    recorder used. An iteration is a step up to the start of the next step. In a process that has
-    forward passes (or, without these, evaluations) and does not train, an iteration lasts from one
-    batch to the next; without named batches, each pass is an iteration. Other processes have no
-    iterations.
+    recorder used. An iteration is a step up to the start of the next step. A process without steps
+    that does not train has the rounds of `rounds_of_passes`. Other processes have no iterations.
     """
     steps = find_steps(trace.whole).table
     rounds = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
@@ -208,40 +207,13 @@ def find_iterations(trace: Trace) -> Table:
 
 def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
     """Yield the iterations of each process that only runs forward passes."""
-    ranges, phases, recorder = trace.ranges, phases_of_all_ranges(trace), recorder_times(trace)
-    rows = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
-    for process, process_rows in rows_by_value(ranges["process"][rows]).items():
-        phase, thread = phases[rows[process_rows]], ranges["thread"][rows[process_rows]]
-        if process in stepping or np.isin(phase, _TRAINING_PHASES).any():
+    rounds, recorder = rounds_of_passes(trace), recorder_times(trace)
+    for process, rows in rows_by_value(rounds["process"]).items():
+        if process in stepping:
             continue
-        is_pass = phase == (_FORWARD if (phase == _FORWARD).any() else _EVAL)
-        threads, counts = np.unique(thread[is_pass], return_counts=True)
-        if not len(threads):
-            continue
-        is_main = thread == threads[counts.argmax()]
-        starts, ends = ints(ranges, "start_ns", "end_ns", rows=rows[process_rows[is_main]])
-        kinds = np.where(is_pass, _FORWARD, phase)[is_main]
-        columns = (column.tolist() for column in (kinds, starts, ends))
-        spans = list(_passes(zip(*columns, strict=True), bool((kinds == _DATA).any())))
-        starts, ends = (np.array(side, np.int64) for side in zip(*spans, strict=True))
+        starts, ends = bounds(rounds.take(rows))
         paused = recorder.get(process, Intervals.empty()).covered_ns(starts, ends)
-        numbers = np.arange(len(spans))
+        numbers = np.arange(len(rows))
         is_warmup = numbers < count_warmup(ends - starts - paused)
         values = (process, numbers, starts, ends, paused, is_warmup)
         yield Table(dict(zip(_COLUMNS, values, strict=True)))
-
-
-def _passes(events: Iterable[tuple[int, int, int]], has_batches: bool) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each iteration, from (phase, start, end) sorted by start."""
-    opens, has_forward, reach = -1, False, -1
-    for phase, start, end in events:
-        is_next = phase == (_DATA if has_batches else _FORWARD) and start >= reach
-        if is_next and has_forward:
-            yield opens, start
-            opens, has_forward = -1, False
-        if phase in (_DATA, _FORWARD):
-            opens = start if opens < 0 else opens
-        if phase == _FORWARD:
-            has_forward, reach = True, max(reach, end)
-    if has_forward:
-        yield opens, reach

@@ -17,6 +17,7 @@ from traceprof.measures.steps.find import find_pattern, find_steps, recorder_tim
 from traceprof.measures.steps.ledger import (
     CUT,
     SLOW,
+    USUAL,
     WARMUP,
     all_steps,
     are_timed,
@@ -34,6 +35,7 @@ from traceprof.measures.steps.parts import (
     parts_of_devices,
     phases_of_host,
     profiler_in_steps,
+    tokens_in_steps,
 )
 from traceprof.measures.steps.steadiness import measure_steadiness
 from traceprof.measures.steps.undisturbed import profiler_overhead
@@ -46,7 +48,7 @@ from traceprof.names.ranges import PHASES, PROFILER
 _REASON: Final = "reason "
 """Prefix of internal columns that explain slow steps. The columns are dropped from the result."""
 
-_SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes")
+_SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "generated_tokens_count")
 """Columns that are 0, not unknown, for ranks without such data."""
 
 _ORDER: Final = (
@@ -130,6 +132,7 @@ def _scalars(ranks: Ranks, steps: Steps, table: Table) -> dict[str, Any]:
         **({"lag_ns": float(np.median(lags_ns))} if len(lags_ns) else {}),
         **steadiness,
         **_rates_of(ranks),
+        **_rates_of_tokens(table),
         **_of_profiling(ranks),
     }
 
@@ -187,6 +190,7 @@ def _measure_rank(trace: Trace, *, is_pattern: bool) -> Table:
         "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
     }
     columns |= {**host_times(trace, steps), **bytes_in_steps(trace, rows)}
+    columns |= tokens_in_steps(trace, rows)
     reasons = _launching_times(trace, launching_spans(rows), _recorder_outside_steps(rows))
     columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     return Table({**columns, "is_warmup": steps.warmup()})
@@ -266,6 +270,22 @@ def _rates_of(ranks: Ranks) -> dict[str, float]:
     found = {"steps_per_s": base.per_s}
     if not np.isnan(base.samples_count):
         found["samples_per_s"] = base.samples_count * base.per_s
+    return found
+
+
+def _rates_of_tokens(table: Table) -> dict[str, float]:
+    """Return the generated tokens per second of step time, and of generation, of the usual steps.
+
+    Both are sums over the processes.
+    """
+    usual = table.take(table["kind"] == USUAL)
+    if "generated_tokens_count" not in usual or not usual["generated_tokens_count"].sum():
+        return {}
+    tokens, n = usual["generated_tokens_count"].sum(), len(np.unique(usual["process"]))
+    found = {"tokens_per_s": n * tokens * 1e9 / usual["duration_ns"].sum()}
+    generation_ns = float(np.nansum(usual.get("generation_ns", 0.0)))
+    if generation_ns:
+        found["generation_tokens_per_s"] = n * tokens * 1e9 / generation_ns
     return found
 
 

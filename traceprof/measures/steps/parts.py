@@ -23,6 +23,7 @@ from traceprof.measures.rows import (
 )
 from traceprof.measures.steps.epochs import are_of_training
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.from_phases import ROLLOUT
 from traceprof.model.activity import PARTS
 from traceprof.model.combining import medians_of_groups
 from traceprof.model.grouping import rows_by_values
@@ -110,11 +111,31 @@ def samples_in_steps(trace: Trace, steps: Table) -> Floats:
 
 
 def _batches(trace: Trace) -> Table:
-    """Return the marks of batches, without batches of evaluation loaders."""
-    marks = trace.marks
-    is_batch = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "batch")
-    batches = marks.take(is_batch & (marks["payload"] > 0))
+    """Return the marks of batches, without batches of evaluation loaders.
+
+    In post-training, the samples are the generated sequences, because loaders provide only prompts.
+    """
+    marks = trace.marks.take(trace.marks["domain"] == TRACEPROF_DOMAIN)
+    marks = marks.take(marks["payload"] > 0)
+    sequences = marks.take(marks["name"] == "generated.sequences")
+    if len(sequences) and ROLLOUT in find_steps(trace).source:
+        return sequences
+    batches = marks.take(marks["name"] == "batch")
     return batches.take(are_of_training(trace, batches)) if len(batches) else batches
+
+
+def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
+    """Return the number of tokens generated in each step; {} if unknown."""
+    marks = trace.marks
+    is_tokens = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "generated.tokens")
+    marks = marks.take(is_tokens & (marks["payload"] > 0))
+    if marks.empty:
+        return {}
+    # The mark may follow the end of the last step.
+    spans = steps.assign(end_ns=steps["next_ns"])
+    for rows in rows_by(spans, "process").values():
+        spans["end_ns"][rows[-1]] = np.iinfo(np.int64).max
+    return {"generated_tokens_count": _sums(spans, marks, marks["payload"])}
 
 
 @fact

@@ -91,7 +91,10 @@ SPEC: Final = ResultSpec.of(
     total h2d_bytes: bytes copied from host to GPU by copies that start in the step
     total d2h_bytes: bytes copied from GPU to host by copies that start in the step
     total p2p_bytes: bytes copied between GPUs by copies that start in the step
-    total samples_count: number of samples in the step's batches; empty if no batch was seen
+    total generated_tokens_count: number of tokens generated in the step, including the padding of
+        sequences that ended early
+    total samples_count: number of samples in the step's batches; empty if no batch was seen; in
+        post-training, the number of generated sequences
     derived samples_per_s: samples_count divided by duration_ns; for a first step that the recording
         cuts short, divided by period_ns if period_ns is longer
     """,
@@ -125,6 +128,9 @@ SPEC: Final = ResultSpec.of(
         divided by the median
     same steps_per_s: steps per second of one process
     same samples_per_s: samples per step, summed over all processes, times steps_per_s
+    same tokens_per_s: generated tokens per second of step time, summed over all processes
+    same generation_tokens_per_s: generated tokens per second of generation, summed over all
+        processes
     same unprofiled_count: number of steps without profiling overhead, because the profiler recorded
         nothing in them; excludes warm-up and the first half of each unprofiled stretch, in which
         the host runs ahead of the GPUs

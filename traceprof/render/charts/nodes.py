@@ -30,6 +30,7 @@ _PHASES: Final = {
     "backward": "range_backward",
     "communication": "range_communication",
     "optimizer": "range_optimizer",
+    "generation": "range_eval",
     "other": "range",
 }
 """Color category by column (name without unit), from left to right."""

@@ -237,7 +237,7 @@ def _categories(lane: _Lane, table: Table) -> np.ndarray:
     plain = CATEGORY_INDEX[lane.category]
     if lane.table != "ranges":
         return np.full(len(table), plain)
-    by_phase = [*(CATEGORY_INDEX[f"range_{phase}"] for phase in PHASES), plain]
+    by_phase = [*(CATEGORY_INDEX.get(f"range_{phase}", plain) for phase in PHASES), plain]
     return np.array(by_phase, np.int64)[phases_of_ranges(table)]
 
 

@@ -1,7 +1,8 @@
 """Emitters write events: always to the spool, and to NVTX if a profiler is attached.
 
-An emitter has ``push(name, payload)``, ``pop()``, ``start(name, payload)`` → token,
-``end(token)`` and ``mark(name, payload)``. Payloads are integers or floats.
+An emitter has ``push(name, payload)``, ``pop()``, ``start(name, payload)`` → token, ``end(token)``,
+``mark(name, payload)``, and ``add_past(start_ns, end_ns, name, payload)``, which records a range
+that has ended. Payloads are integers or floats.
 
 NVTX is a header-only library. The profiler names a shared library in NVTX_INJECTION64_PATH. Its
 ``InitializeInjectionNvtx2`` fills tables of function pointers, which the program then calls. This
@@ -43,7 +44,7 @@ class _NowhereEmitter:
     def pop(self, *_arguments):
         pass
 
-    push = start = end = mark = collective = pop
+    push = start = end = mark = collective = add_past = pop
 
 
 NOWHERE = _NowhereEmitter()
@@ -63,6 +64,9 @@ class _AttributesEmitter:
 
     def collective(self, *_arguments):
         """Emit nothing: the range of the call is emitted."""
+
+    def add_past(self, start_ns, end_ns, name, payload=0):
+        """Do nothing: a profiler records ranges only while they are open."""
 
 
 class NvtxEmitter(_AttributesEmitter):
@@ -127,6 +131,10 @@ class TeeEmitter:
     def pop(self):
         self._second.pop()
         self._first.pop()
+
+    def add_past(self, start_ns, end_ns, name, payload=0):
+        self._first.add_past(start_ns, end_ns, name, payload)
+        self._second.add_past(start_ns, end_ns, name, payload)
 
     def start(self, name, payload=0):
         return self._first.start(name, payload), self._second.start(name, payload)

@@ -12,7 +12,7 @@ import itertools
 import sys
 import weakref
 
-from . import session, settings, steps
+from . import hook_rollouts, session, settings, steps
 from .compiling import get_is_compiling
 from .replaced import replace
 
@@ -147,6 +147,7 @@ def _wrap_step(original, is_compiling):
         if is_compiling() or not session.active:
             return original(self, *args, **kwargs)
         number = _get_number(self)
+        hook_rollouts.begin_optimizer()
         steps.begin_optimizer(number)
         emitter = session.emitter()
         emitter.push(_range_name("optimizer", number), steps.number)
@@ -157,6 +158,7 @@ def _wrap_step(original, is_compiling):
             _n_steps[id(self)] = _n_steps.get(id(self), 0) + 1
         finally:
             emitter.pop()
+            hook_rollouts.end_training()
             steps.end_optimizer(number, is_done)
         return result
 
@@ -169,12 +171,14 @@ def _wrap_method(original, name, is_compiling):
     def method(self, *args, **kwargs):
         if is_compiling() or not session.active:
             return original(self, *args, **kwargs)
+        hook_rollouts.begin_training()
         emitter = session.emitter()
         emitter.push(name, steps.number)
         try:
             return original(self, *args, **kwargs)
         finally:
             emitter.pop()
+            hook_rollouts.end_training()
 
     return _copy_attributes(method, original)
 

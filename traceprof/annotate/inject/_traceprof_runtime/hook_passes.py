@@ -19,7 +19,7 @@ import functools
 import threading
 import weakref
 
-from . import gradients, hook_loading, session, settings, steps
+from . import gradients, hook_loading, hook_rollouts, session, settings, steps
 from .compiling import get_is_compiling, is_compiled_graph, is_tracing
 from .replaced import replace
 
@@ -52,6 +52,7 @@ def install_modules(torch):
         if not has_gradients and is_compiled_graph(self):
             return original(self, *args, **kwargs)
         name = phase_of(self, has_gradients)
+        name = hook_rollouts.begin_pass(torch, self, args, kwargs, name)
         steps.begin_forward(may_train=name == "forward")
         emitter = session.emitter()
         emitter.push(name, steps.number)
@@ -63,6 +64,7 @@ def install_modules(torch):
         finally:
             state["depth"] = 0
             emitter.pop()
+            hook_rollouts.end_pass()
             steps.end_forward()
 
     replace(torch.nn.Module, "__call__", __call__)
@@ -175,6 +177,7 @@ def _wrap_gradients(original, leaves_gradients):
         if not (session.active or session.resume_in_fork()) or is_tracing():
             return original(*args, **kwargs)
         note_gradient_pass()
+        hook_rollouts.begin_training()
         emitter = session.emitter()
         parameter, adds = None, False
         if leaves_gradients and steps.follows_gradients():
@@ -193,6 +196,7 @@ def _wrap_gradients(original, leaves_gradients):
             emitter.pop()
             if parameter is not None:
                 gradients.end_pass(parameter)
+            hook_rollouts.end_training()
             steps.end_backward()
 
     return compute_gradients

@@ -15,6 +15,7 @@ _HOOKS = (  # (name in TRACEPROF_DISABLE, module with the function install_NAME)
     ("data", "hook_loading"),
     ("modules", "hook_passes"),
     ("backward", "hook_passes"),
+    ("rollouts", "hook_rollouts"),
     ("optimizer", "hook_optimizers"),
     ("collectives", "hook_collectives"),
     ("copies", "hook_calls"),

@@ -140,6 +140,9 @@ class LiveEmitter:
                 is_finite = value - value == 0  # JSON has no NaN
                 self.metrics[name] = (value if is_finite else None, steps.number)
 
+    def add_past(self, *_arguments):
+        """Do nothing: phases that are named afterward are not in the status."""
+
     def collective(self, start_ns, end_ns, _name, _n_bytes, _thread, details):
         """Add the time in which this process waited for a call that is complete.
 

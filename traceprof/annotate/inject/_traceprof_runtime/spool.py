@@ -54,6 +54,8 @@ _HOOK_RANGES = {
     "compile",
     "init_process_group",
     "destroy_process_group",
+    *("generation", "environment", "reward", "logprobs", "advantage", "weight_sync", "sleep_wake"),
+    *("rollout", "rollout.used", "update"),
 }
 _HOOK_RANGE_PREFIXES = ("comm", "traceprof.", "checkpoint.")
 _THINNED, _STOPPED, _ENDED = 1, 2, 3  # indices of the facts in the counts
@@ -113,6 +115,13 @@ class Spool:
         number = self._next_number()
         self._slots[number & _SLOT_MASK] = number
         self._rows.append((start_ns, time_ns(), name, payload, self._local.thread, "p"))
+
+    def add_past(self, start_ns, end_ns, name, payload=0):
+        """Record a range of this thread that has ended."""
+        number = self._next_number()
+        self._slots[number & _SLOT_MASK] = number
+        thread = threading.get_native_id()
+        self._rows.append((start_ns, end_ns, name, payload, thread, "p"))
 
     def start(self, name, payload=0):
         """Open a range that any thread may end; return its token."""

@@ -1,0 +1,75 @@
+"""Names of the phases of post-training, and the calls and timers of libraries that name them."""
+
+GENERATION, LOGPROBS, REWARD, WEIGHTS = "generation", "logprobs", "reward", "weight_sync"
+ADVANTAGE, ENGINE, UPDATE, ENVIRONMENT = "advantage", "sleep_wake", "update", "environment"
+ROLLOUT, USED = "rollout", "rollout.used"
+
+_OPENRLHF = "openrlhf.trainer."
+# (module, class, function): phase
+CALLS = {
+    ("transformers.generation.utils", "GenerationMixin", "generate"): GENERATION,
+    ("trl.trainer.grpo_trainer", "GRPOTrainer", "_generate"): GENERATION,
+    ("trl.trainer.rloo_trainer", "RLOOTrainer", "_generate"): GENERATION,
+    ("vllm.entrypoints.llm", "LLM", "generate"): GENERATION,
+    ("vllm.entrypoints.llm", "LLM", "chat"): GENERATION,
+    ("vllm.entrypoints.llm", "LLM", "sleep"): ENGINE,
+    ("vllm.entrypoints.llm", "LLM", "wake_up"): ENGINE,
+    ("sglang.srt.entrypoints.engine", "Engine", "generate"): GENERATION,
+    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_tensor"): WEIGHTS,
+    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_distributed"): WEIGHTS,
+    (_OPENRLHF + "ppo_utils.experience_maker", "SamplesGenerator", "generate_samples"): GENERATION,
+    (
+        _OPENRLHF + "ppo_utils.experience_maker",
+        "RemoteExperienceMaker",
+        "make_experience",
+    ): LOGPROBS,
+    (_OPENRLHF + "ppo_trainer", "BasePPOTrainer", "ppo_train"): UPDATE,
+    ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"): ENVIRONMENT,
+    ("gymnasium.vector.async_vector_env", "AsyncVectorEnv", "step"): ENVIRONMENT,
+}
+# (module, function or class whose call returns a context manager, argument with the name)
+TIMERS = (
+    ("trl.extras.profiling", "ProfilingContext", "name"),
+    ("verl.utils.profiler.performance", "marked_timer", "name"),
+    ("verl.utils.profiler.performance", "simple_timer", "name"),
+    ("verl.utils.profiler.nvtx_profile", "marked_timer", "name"),
+    ("verl.utils.debug.performance", "marked_timer", "name"),
+    ("verl.utils.debug.performance", "simple_timer", "name"),
+    ("verl.utils.debug.nvtx_profile", "marked_timer", "name"),
+    ("nemo_rl.utils.timer", "Timer.time", "label"),
+    ("nemo_rl.utils.timer", "ThreadSafeTimer.time", "label"),
+    ("slime.utils.timer", "Timer.context", "name"),
+)
+# Last part of the name of a timer: phase
+TIMED = {
+    "gen": GENERATION,
+    "gen_max": GENERATION,
+    "old_log_prob": LOGPROBS,
+    "ref": LOGPROBS,
+    "values": LOGPROBS,
+    "adv": ADVANTAGE,
+    "reward": REWARD,
+    "update_actor": UPDATE,
+    "update_critic": UPDATE,
+    "update_weights": WEIGHTS,
+    "sync_rollout_weights": WEIGHTS,
+    "testing": "eval",
+    "_calculate_rewards": REWARD,
+    "_get_per_token_logps_and_entropies": LOGPROBS,
+    "sync_weights": WEIGHTS,
+    "generate": GENERATION,
+    "generate_batch": GENERATION,
+    "generation": GENERATION,
+    "policy_and_reference_logprobs": LOGPROBS,
+    "reward_calculation": REWARD,
+    "advantage_calculation": ADVANTAGE,
+    "policy_training": UPDATE,
+    "transfer_and_update_weights": WEIGHTS,
+    "prepare_for_generation": WEIGHTS,
+    "rollout": GENERATION,
+    "ref_log_probs": LOGPROBS,
+    "log_probs": LOGPROBS,
+    "actor_train": UPDATE,
+    "sleep": ENGINE,
+    "wake_up": ENGINE,
+}

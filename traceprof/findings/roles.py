@@ -1,0 +1,137 @@
+"""Rule on roles in post-training: the trainer waits for rollouts, and rollouts for the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Claim, Kind
+from traceprof.findings.context import Context
+from traceprof.findings.members import devices_of_members
+from traceprof.findings.rules import Finding, rule
+from traceprof.measures.collectives.clocks import why_no_common_clock
+from traceprof.measures.collectives.members import find_members, list_members
+from traceprof.measures.collectives.waits import waiting_of_members
+from traceprof.measures.ranks.roles import find_roles
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+
+_MIN_SHARE_RATIO: Final = 0.05
+_MIN_GAP_RATIO: Final = 0.01
+"""Shorter gaps, as a share of a step, are launches of a role's own kernels."""
+_MIN_AT_WORK_RATIO: Final = 0.5
+"""A role waits in a gap if another role works in at least this share of the gap."""
+_ACTION: Final = (
+    "Let the roles work at the same time: generate the next batch while the trainer updates "
+    "(asynchronous or one-step off-policy rollouts). Then give more GPUs to {slower} until both "
+    "roles wait equally long."
+)
+
+
+@rule("load balance across ranks", "a role that waits for another role", show="ranks")
+def role_waits(context: Context) -> Iterator[Finding]:
+    """Find trainers that wait for rollouts, or rollouts that wait for trainers."""
+    roles = find_roles(context.ranks)
+    trainers, others = (roles.places(are_trainers=is_trainer) for is_trainer in (True, False))
+    if not others:
+        raise NotRecordedError("all ranks have the same role")
+    if why_not := why_no_common_clock(context.ranks):
+        raise NotRecordedError(why_not)
+    place_of = _analyzed_places(context, (*trainers, *others))
+    of_trainers, of_others = (
+        [place_of[member] for member in members if member in place_of]
+        for members in (trainers, others)
+    )
+    if not of_trainers or not of_others:
+        raise NotRecordedError("no activity of one of the roles was recorded")
+    waits = _waits(context, {place: member for member, place in place_of.items()})
+    waits |= _idle_waits(context, of_trainers, of_others)
+    waits |= _idle_waits(context, of_others, of_trainers)
+    claim = context.unclaimed(waits)
+    typical_ns = max(1, context.typical.total_ns)
+    shares = [
+        sum(claim.times.get(place, Intervals.empty()).total_ns for place in places)
+        / (len(places) * typical_ns)
+        for places in (of_trainers, of_others)
+    ]
+    if max(shares) < _MIN_SHARE_RATIO:
+        return
+    members = find_members(context.ranks)
+    names = [
+        f"{_name_of(role)} ({list_members([members[place] for place in places])})"
+        for role, places in (("trainer", trainers), (roles.of_member[others[0]], others))
+    ]
+    waiting, slower = (0, 1) if shares[0] >= shares[1] else (1, 0)
+    yield Finding(
+        title=Note.of(
+            "The {who} waits for the {whom} for {share:ratio} of step time",
+            who=names[waiting],
+            whom=names[slower],
+            share=shares[waiting],
+        ),
+        claims=(_with_saving(claim, min(shares), len(place_of) * typical_ns),),
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                "the {whom} waits for the {who} for {share:ratio} of step time",
+                who=names[waiting],
+                whom=names[slower],
+                share=shares[slower],
+            ),
+        ),
+        action=_ACTION.format(slower=f"the {names[slower]}"),
+        caveat="The saving assumes that both roles can work at the same time, with rollouts of "
+        "older weights.",
+    )
+
+
+def _name_of(role: str) -> str:
+    """Return the name of a role in a sentence."""
+    return role if role in ("trainer", "rollout", "environment") else f"{role} model"
+
+
+def _with_saving(claim: Claim, overlap_ratio: float, whole_ns: int) -> Claim:
+    """Return the claim with the saving of a perfect overlap: the shorter wait disappears."""
+    saved = overlap_ratio * whole_ns / max(1, claim.total_ns)
+    return Claim(claim.times, claim.claim_kind, saved_ratio=min(1.0, saved))
+
+
+def _analyzed_places(context: Context, members: Sequence[int]) -> dict[int, int]:
+    """Return the place in `Context.places` of each of ``members``: its GPU, else its host."""
+    if context.devices:
+        device_of = devices_of_members(context)
+        return {member: device_of[member] for member in members if member in device_of}
+    number = {
+        process: -1 - i
+        for i, part in enumerate(context.ranks)
+        for process in set(part.processes["process"].tolist()) | set(part.recordings)
+    }
+    known = find_members(context.ranks)
+    return {m: number[known[m].process] for m in members if known[m].process in number}
+
+
+def _waits(context: Context, member_of: dict[int, int]) -> dict[int, Intervals]:
+    """Return when each place waited for other ranks in collectives and messages."""
+    waiting = waiting_of_members(context.ranks.whole)
+    return {place: waiting[member] & context.typical for place, member in member_of.items()}
+
+
+def _idle_waits(
+    context: Context, waiting: Sequence[int], working: Sequence[int]
+) -> dict[int, Intervals]:
+    """Return the long gaps of GPUs of one role in which GPUs of another role work."""
+    if not context.devices:
+        return {}
+    at_work = Intervals.empty()
+    for place in working:
+        at_work |= context.times[place].busy
+    min_ns = _MIN_GAP_RATIO * context.base.unit_ns
+    found = {}
+    for place in waiting:
+        gaps = context.typical - context.times[place].busy
+        starts, ends = gaps.starts, gaps.ends
+        is_wait = at_work.covered_ns(starts, ends) >= _MIN_AT_WORK_RATIO * (ends - starts)
+        is_wait &= ends - starts >= min_ns
+        found[place] = Intervals.union_of(starts[is_wait], ends[is_wait])
+    return found

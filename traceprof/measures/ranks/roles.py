@@ -1,0 +1,82 @@
+"""Finds the roles of ranks in post-training: ranks that train, and ranks that work for them.
+
+A rank trains if it has steps, a backward pass, or an optimizer. Another rank that shares
+collectives with it has the role of its named phases (rollout, reference, reward, environment). A
+rank without named phases rolls out if it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceprof.measures.collectives.matches import find_matches
+from traceprof.measures.collectives.members import find_members
+from traceprof.measures.facts import fact
+from traceprof.measures.host.phases import phases_of_all_ranges
+from traceprof.measures.host.threads import autograd_rows
+from traceprof.measures.rows import lengths_of
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES
+
+TRAINER: Final = "trainer"
+ROLLOUT: Final = "rollout"
+_TRAINS: Final = tuple(map(PHASES.index, ("backward", "optimizer")))
+_ROLE_OF_PHASE: Final = {
+    "rollout": ROLLOUT,
+    "generation": ROLLOUT,
+    "environment": "environment",
+    "logprobs": "reference",
+    "reward": "reward",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles of ranks, by position in `find_members`; empty if all ranks have one role."""
+
+    of_member: Mapping[int, str]
+
+    def places(self, *, are_trainers: bool) -> tuple[int, ...]:
+        """Return the ranks that train, or the other ranks that have a role."""
+        return tuple(
+            place for place, role in self.of_member.items() if (role == TRAINER) == are_trainers
+        )
+
+
+@fact
+def find_roles(ranks: Ranks) -> Roles:
+    """Return the roles of the ranks that share collectives or messages."""
+    of_process = {p: role for found in ranks.each(_roles_in) for p, role in found.items()}
+    rows = find_matches(ranks.whole).shared
+    sharing = set(np.unique(rows["member"]).tolist())
+    roles = {
+        place: of_process[member.process]
+        for place, member in enumerate(find_members(ranks))
+        if place in sharing and member.process in of_process
+    }
+    has_both = TRAINER in roles.values() and set(roles.values()) - {TRAINER}
+    return Roles(roles if has_both else {})
+
+
+def _roles_in(trace: Trace) -> dict[int, str]:
+    """Return the role of each process of a trace that trains, has named phases, or computes."""
+    ranges, phases = trace.whole.ranges, phases_of_all_ranges(trace)
+    training = {*find_steps(trace.whole).table["process"].tolist()}
+    training |= {*ranges["process"][np.isin(phases, _TRAINS)].tolist()}
+    operators = trace.whole.host_ops
+    training |= {*operators["process"][autograd_rows(operators["name"])].tolist()}
+    found = dict.fromkeys(np.unique(trace.whole.kernels["process"]).tolist(), ROLLOUT)
+    longest: dict[int, int] = {}
+    for phase, role in _ROLE_OF_PHASE.items():
+        rows = ranges.take(phases == PHASES.index(phase))
+        for process in np.unique(rows["process"]).tolist():
+            time_ns = int(lengths_of(rows.take(rows["process"] == process)).sum())
+            if time_ns > longest.get(process, 0):
+                longest[process], found[process] = time_ns, role
+    return {**found, **dict.fromkeys(training, TRAINER)}
