@@ -16,7 +16,7 @@ ROOMS = {
     "hardware": ("flops", "energy"),
     "traffic": ("copies", "collectives", "network"),
     "ranks": ("ranks",),
-    "programs": ("findings", "steps", "path", "ranges", "operators", "quality"),
+    "programs": ("findings", "steps", "path", "ranges", "operators", "functions", "quality"),
 }
 """By module the nouns whose tables are in it: a noun that is in none is an error."""
 _WIDTH = 100

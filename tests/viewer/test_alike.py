@@ -13,7 +13,7 @@ from tests.render.timeline.tasks import MS, Reader, steps_of_ten, two_ranks
 from tests.viewer.conftest import View
 from traceprof.model.trace import Trace
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.viewer.panes import SameName
+from traceprof.viewer.same_name import SameName
 
 pytestmark = pytest.mark.chromium
 

@@ -12,7 +12,8 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.run import run_of
-from traceprof.viewer.panes import FoundEvent, open_pane
+from traceprof.viewer.panes import open_pane
+from traceprof.viewer.same_name import FoundEvent
 from traceprof.viewer.timeline import Timeline, TimelineStore
 
 

@@ -52,7 +52,6 @@ _DEFAULT_BYTES_PER_S: Final = 12e9
 _REACHED_PEAK_RATIO: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
 _MAX_SLOW_RATIO: Final = 0.6
-_ASYNC: Final = re.compile("Async")
 
 
 def _is_blocking(copies: Table, calls: str) -> Bools:
@@ -63,7 +62,7 @@ def _is_blocking(copies: Table, calls: str) -> Bools:
 
 def are_asynchronous(copies: Table) -> Bools:
     """Return which copies an asynchronous call made; with pageable memory, they still block."""
-    return are_named(copies["api"], _ASYNC)
+    return are_named(copies["api"], re.compile("Async"))
 
 
 def _count_and_rate(context: Context, copies: Table, words: str) -> Note:

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceprof.findings.contention import BESIDE_COPIES, SPREAD_COPIES, host_copies
 from traceprof.findings.context import Context
-from traceprof.findings.host import advice_on_call
+from traceprof.findings.host_work import advice_on_call
 from traceprof.findings.rules import SUBJECTS
 from traceprof.findings.stalls import subject_and_advice
 from traceprof.measures.composition import COLLECTIVE, KERNEL, REST, composition_of_devices

@@ -21,11 +21,19 @@ from traceprof.findings.claims import (
 )
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import main_function, names_of_gaps, notes_on_names
+from traceprof.findings.host_work import (
+    _MAIN_RATIO,
+    DRIVER,
+    FILES,
+    ON_FUNCTION,
+    WORDS,
+    advice_for,
+    main_work,
+)
 from traceprof.findings.recurrence import are_few_steps, counted, steps_with
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import are_waits_of_launching_threads, times_before_forward
-from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.measures.idle.losses import DRAINED, held_up, idle_ns_by_gap, within
 from traceprof.measures.idle.waits import find_waits
@@ -36,7 +44,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import RecordedBy, Trace
+from traceprof.model.trace import Trace
 from traceprof.names.functions import is_function
 
 _MIN_WAITING_RATIO: Final = 0.02
@@ -45,58 +53,6 @@ _MIN_BUSY_RATIO: Final = 0.03
 _MIN_BEFORE_FORWARD_RATIO: Final = 0.3
 _MIN_DOMINANT_RATIO: Final = 0.5
 """A gap with more than this share of the idle time does not recur, so it is a one-time cost."""
-_MAIN_RATIO: Final = 0.5
-
-_LAUNCHING, _DRIVER, _FILES = "launching", "driver", "files"
-_OPERATORS, _RUNTIME = "operators", "runtime"
-_KINDS: Final = (
-    (_LAUNCHING, re.compile(r"^(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")),
-    (_DRIVER, re.compile(r"^(cuda|cu|hip|nv|nccl|rccl|cublas|cudnn|miopen|rocblas)[A-Z_]\w*$")),
-    (
-        _FILES,
-        re.compile(
-            r"^(p?(read|write)v?(64)?|f(read|write|open|close|sync|getc|puts?)|open(64)?"
-            r"|send\w*|recv\w*|mmap(64)?|munmap|MPI_\w+)$"
-        ),
-    ),
-    (_OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$")),
-)
-"""Kinds of names and their patterns; the first pattern that matches counts."""
-_XLA_NAMES: Final = re.compile(
-    r"^(\[[^]]*\] )?((?!Iterator)[A-Z]\w*(::\w+)+|(PJRT_|PjRt|Pjit|Tfrt|Xla|Thunk)\w*|DevicePut\w*"
-    r"|ThenExecuteCallback|\w+:XLA .*|cpp_pjit\w*|shard_args|command_buffer\w*(::\w+)?"
-    r"|ParseArguments|(Make|Allocate)OutputBuffers\w*|Build buffer allocations"
-    r"|Memory(All|Deall)ocation|ComputeSemaphoreAcquire|BUFFER_FLUSH"
-    r"|(Handle input|Wait for (donation|usage) hold)s?\b.*)"
-)
-"""Names of the XLA runtime's own work; other names are from Python or the program."""
-_XLA_RECORDERS: Final = (RecordedBy.JAX, RecordedBy.XLA)
-_WORDS: Final = {
-    _LAUNCHING: "slow launch calls",
-    _DRIVER: "driver and library calls",
-    _FILES: "reading, writing, and sending data",
-    _OPERATORS: "operators",
-    _RUNTIME: "the XLA runtime",
-    NOTHING: "not recorded",
-}
-
-
-_ADVICE_BY_KIND: Final = {
-    _LAUNCHING: "Run every kernel once before you measure, or set `CUDA_MODULE_LOADING=EAGER`: the "
-    "first launch of a kernel loads its code. If later launches are slow as well, check locks, "
-    "WSL, and other jobs.",
-    _DRIVER: "Create contexts, streams, communicators, and handles once, before the loop.",
-    _FILES: "Read, write, and send data in another thread during GPU work.",
-    _OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
-    "operators, and avoid loops over views and slices.",
-}
-ON_FUNCTION: Final = (
-    "Call this function less often, make it faster, or run it in another thread or process while "
-    "the GPU works."
-)
-_RUN_ONCE_BEFORE: Final = (
-    "Run one step before you measure, or analyze later steps: the runtime does this work once."
-)
 
 
 @rule(
@@ -260,10 +216,10 @@ def _gaps_longer_than(trace: Trace, least_ns: Mapping[int, float]) -> Table:
 def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
-    main_kind = _main_work(context, claim.times)
+    main_kind = main_work(context, claim.times)
     named, names = notes_on_names(context, claim.times)
     function = main_function(context, claim.times) if not main_kind else ""
-    main_words = f", mostly {_WORDS[main_kind]}" if main_kind in _WORDS else ""
+    main_words = f", mostly {WORDS[main_kind]}" if main_kind in WORDS else ""
     main_words = ", mostly {function}" if function else main_words
     gaps = _gaps_of(context, claim)
     before_forward = tuple(_notes_before_forward(context, claim))
@@ -287,8 +243,8 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         action=ON_FUNCTION
         if function
         else _advice_between_steps(context)
-        if is_between and main_kind not in (_DRIVER, _FILES)
-        else _advice_for(context, main_kind, alone),
+        if is_between and main_kind not in (DRIVER, FILES)
+        else advice_for(context, main_kind, alone),
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
         window=context.longest_row(gaps) if len(gaps) else "",
         ranges=names,
@@ -395,66 +351,3 @@ def _notes_before_forward(context: Context, claim: Claim) -> Iterator[Note]:
             "{share:ratio} of this time is before a forward pass (possibly batch fetching)",
             share=before_ns / claim.total_ns,
         )
-
-
-def _main_work(context: Context, times: Times) -> str:
-    """Return the kind of host work with most of the idle ``times``, or "" if none has most."""
-    charged, _ = names_of_gaps(context, times)
-    sums = Counter[str]()
-    has_xla = context.software.recorder in _XLA_RECORDERS
-    is_called = np.fromiter(map(is_function, charged["name"]), np.bool_, len(charged))
-    names = np.where(is_called, charged["operator"], charged["name"])
-    for name, ns in zip(names, charged["ns"].tolist(), strict=True):
-        sums[_RUNTIME if has_xla and _XLA_NAMES.search(name) else _kind_of(name)] += ns
-    return next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
-
-
-def _kind_of(name: str) -> str:
-    """Return the kind of a name, or "" if no pattern matches."""
-    if name == NOTHING:
-        return NOTHING
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
-
-
-def is_call(name: str) -> bool:
-    """Return whether a name is a call of the driver or of a library."""
-    return _kind_of(name) in (_LAUNCHING, _DRIVER)
-
-
-def is_operator(name: str) -> bool:
-    """Return whether a name is an operator or a call."""
-    return _kind_of(name) in (_LAUNCHING, _DRIVER, _OPERATORS)
-
-
-def advice_on_call(name: str) -> str:
-    """Return the advice on calls that launch kernels, of the driver, and on files; else ""."""
-    kind = _kind_of(name)
-    is_known = kind in (_DRIVER, _FILES) or (kind == _LAUNCHING and "Launch" in name)
-    return _ADVICE_BY_KIND[kind] if is_known else ""
-
-
-def _advice_for(context: Context, kind: str, alone: str) -> str:
-    """Return the advice for host work of a ``kind``; ``alone`` is not empty for a single gap."""
-    python = "Python code" if context.software.has_python else "CPU code"
-    if kind in _ADVICE_BY_KIND and (kind != _OPERATORS or context.software.has_pytorch):
-        return _ADVICE_BY_KIND[kind]
-    if kind == _RUNTIME:
-        return _RUN_ONCE_BEFORE if alone else context.software.recorder.how_to("runtime")
-    if kind == NOTHING:
-        how = context.software.recorder.how_to("host")
-        return (
-            f"Record what the CPU does there ({how}). Then move this {python} out of the loop or "
-            "to another thread."
-        )
-    examples = (
-        "logging, checkpoints, metrics, batch building, allocation, file I/O"
-        if context.is_training
-        else "logging, file I/O, allocation, input preparation"
-    )
-    software, recorded = context.software, context.ranks.recorded
-    by_stack = software.recorder is RecordedBy.TORCH and "functions" not in recorded
-    how = "; profile(with_stack=True) records its functions" if by_stack else ""
-    return (
-        f"Find the {python} in these gaps ({examples}{how}), and move it out of the loop or to "
-        "another thread."
-    )

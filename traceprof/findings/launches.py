@@ -13,7 +13,7 @@ from traceprof.findings.amounts import GRAPHS
 from traceprof.findings.claims import ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
-from traceprof.findings.host import is_call, is_operator
+from traceprof.findings.host_work import is_call, is_operator
 from traceprof.findings.kernel_times import time_of_kernels
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import launch_table

@@ -76,12 +76,15 @@ class TablesOfDevices(ShownRun):
         """CPU and GPU time by model layer.
 
         Same as ``breakdown(by="layer")``. Table ``layers``: one row per layer, by GPU time, or by
-        CPU time if no GPU time was recorded
-            layer: path of the module, or name of the range or operator
+        CPU time if no GPU time was recorded; then a row for the time outside any layer follows, if
+        traceprof recorded the layers
+            layer: path of the module, or name of the range or operator, or "outside any layer"
             type: class of the module; "" if unknown
             count: number of times that the layer ran in the window
-            host_ns: CPU time in the layer
+            host_ns: CPU time in the layer, without its backward pass
             host_self_ns: CPU time in the layer, without nested layers
+            host_backward_ns: CPU time in the backward pass of the layer, with nested layers;
+                missing if it was not recorded
             device_ns: total duration of the kernels and copies that the layer launched, summed over
                 streams and GPUs
             device_self_ns: device_ns without nested layers

@@ -25,8 +25,8 @@ class TablesOfPrograms(ShownRun):
             saving_ns: time that could be saved per base
             min_saving_ns: lower end of the range of an estimated saving
             max_saving_ns: upper end of the range of an estimated saving
-            base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
-                mean step with slow steps
+            base: reference of saving_ns: a step, an iteration, the window, the mean step with slow
+                steps, or the mean step with checkpoints
             base_ns: length of the base
             measured_ratio: saving that `traceprof try --from` measured for this advice
             one_time_ns: one-time cost, if the cost does not recur in each step
@@ -39,7 +39,8 @@ class TablesOfPrograms(ShownRun):
             show: the analysis with more details
             ncu: command that profiles the longest launch of the main kernel with Nsight Compute;
                 the launch number counts from the start of the recording
-            claim_kind: type of the claimed time: lost, compute, slow steps, or slower steps
+            claim_kind: type of the claimed time: lost, compute, slow steps, slower steps, or
+                periodic costs
             is_minor: the finding covers less than 1% of the time and is not on the page
 
         Table ``losses``: one row per part of the analyzed GPU time that is not compute; together
@@ -50,7 +51,7 @@ class TablesOfPrograms(ShownRun):
             rule, subject, reason
 
         Table ``checked``: one row per subject of the rules
-            subject, is_evaluated, is_fine
+            subject, is_evaluated, is_fine, lacks, seen, seen_count, share_ratio
 
         Table ``lost``: one row per message about GPU activity that is missing from the trace
             number, about, message
@@ -94,6 +95,15 @@ class TablesOfPrograms(ShownRun):
             backward_ns: CPU time in the backward phase, without nested phases
             communication_ns: CPU time in the communication phase, without nested phases
             optimizer_ns: CPU time in the optimizer phase, without nested phases
+            rollout_ns: CPU time in the rollout phase, without nested phases
+            generation_ns: CPU time in the generation phase, without nested phases
+            environment_ns: CPU time in the environment phase, without nested phases
+            reward_ns: CPU time in the reward phase, without nested phases
+            logprobs_ns: CPU time in the logprobs phase, without nested phases
+            advantage_ns: CPU time in the advantage phase, without nested phases
+            weight_sync_ns: CPU time in the weight_sync phase, without nested phases
+            sleep_wake_ns: CPU time in the sleep_wake phase, without nested phases
+            update_ns: CPU time in the update phase, without nested phases
             outside_ns: CPU time outside these phases; the phases, outside_ns, and profiler_ns add
                 up to period_ns
             profiler_ns: part of period_ns that the profiler itself used; period_ns excludes the
@@ -101,7 +111,10 @@ class TablesOfPrograms(ShownRun):
             h2d_bytes: bytes copied from host to GPU by copies that start in the step
             d2h_bytes: bytes copied from GPU to host by copies that start in the step
             p2p_bytes: bytes copied between GPUs by copies that start in the step
-            samples_count: number of samples in the step's batches; empty if no batch was seen
+            generated_tokens_count: number of tokens generated in the step, including the padding of
+                sequences that ended early
+            samples_count: number of samples in the step's batches; empty if no batch was seen; in
+                post-training, the number of generated sequences
             samples_per_s (1/s): samples_count divided by duration_ns; for a first step that the
                 recording cuts short, divided by period_ns if period_ns is longer
             sm_clock_mhz: SM clock of the slowest GPU of the process, in MHz; mean from one second
@@ -110,6 +123,9 @@ class TablesOfPrograms(ShownRun):
                 reduced the clock of a GPU
             alloc_retries_count: number of allocation retries, for which PyTorch freed its cache
             device_alloc_count: number of times that PyTorch allocated memory from the GPU
+            cpu_ns: time in which the training thread ran on a CPU core
+            cpu_wait_ns: time in which the training thread was ready to run and waited for a CPU
+                core
             is_warmup: whether the step is warm-up; the statistics exclude warm-up
             excess_ns: for an outlier, its duration minus the median of the other steps (negative if
                 the step is shorter)
@@ -192,11 +208,12 @@ class TablesOfPrograms(ShownRun):
         """
         return self._table("path", "what-if")
 
-    def ranges(self, by: Literal["name", "work", "tree"] = "name") -> Result:
+    def ranges(self, by: Literal["name", "work", "time", "tree"] = "name") -> Result:
         """NVTX and other host ranges by name.
 
         Args:
-            by: the grouping: "name", or "work" (`range_work`), "tree" (`tree`)
+            by: the grouping: "name", or "work" (`range_work`), "time" (`range_times`), "tree"
+                (`tree`)
 
         Table ``ranges``: one row per range name, domain, and kind, by total CPU time; time in
         nested or parallel ranges counts for each of them
@@ -238,6 +255,31 @@ class TablesOfPrograms(ShownRun):
         """
         return self._table("ranges", "work")
 
+    def range_times(self) -> Result:
+        """Time in ranges on each thread as a share of the window, and how durations change.
+
+        Same as ``ranges(by="time")``. Table ``range_times``: one row per thread, range name, and
+        kind, by time without nested ranges
+            process: the process
+            thread: the thread
+            name: range name, without numbers of steps and occurrences
+            domain: NVTX domain; "" for the default domain
+            kind: push_pop (nested on a thread) or start_end
+            count: number of ranges
+            self_ns: total duration without nested ranges of the same kind on the same thread
+            share_ratio: self_ns as a share of the window
+            total_ns: total duration; a range inside a range of the same name counts once
+            total_ratio: total_ns as a share of the window
+            mean_ns: mean duration
+            min_ns: shortest duration
+            max_ns: longest duration
+            change_at_ns: start of the first range after a lasting change of the duration; unknown
+                for ranges that take less than 1% of the window
+            before_ns: median duration before the change
+            after_ns: median duration after the change
+        """
+        return self._table("ranges", "time")
+
     def tree(self) -> Result:
         """Nested ranges or operators: CPU and GPU time.
 
@@ -268,6 +310,38 @@ class TablesOfPrograms(ShownRun):
             max_ns: longest duration
         """
         return self._table("operators", None)
+
+    def functions(self, by: Literal["name", "stack"] = "name") -> Result:
+        """Python functions of torch.profiler stacks: CPU time, and GPU time launched there.
+
+        Args:
+            by: the grouping: "name", or "stack" (`function_stacks`)
+
+        Table ``functions``: one row per Python function, by CPU time without nested functions
+            function: file, line, and name of the function
+            part: program, library, or waiting (for another thread or a message, or sleeping)
+            count: number of calls that last 50 µs or more
+            host_self_ns: CPU time in the function, without nested functions of 50 µs or more
+            host_ns: CPU time in the function; recursion counts once
+            device_ns: total duration of the kernels and copies launched in the function and in
+                nested functions, summed over streams and GPUs
+            work_count: number of these kernels and copies
+        """
+        return self._table("functions", by)
+
+    def function_stacks(self) -> Result:
+        """Nested Python functions of the program: CPU and GPU time.
+
+        Same as ``functions(by="stack")``. Table ``nodes``: one row per path of nested names,
+        parents first, by GPU time, or by CPU time if no GPU time was recorded
+            path: names from the outermost to the innermost, separated by ›
+            name: innermost name of the path
+            depth: number of names around the innermost name
+            count: number of times that the path ran in the window
+            host_ns: total duration on the CPU within the window
+            device_ns: total duration of the kernels and copies launched inside
+        """
+        return self._table("functions", "stack")
 
     def quality(self) -> Result:
         """Problems in the trace itself.

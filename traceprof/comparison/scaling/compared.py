@@ -9,16 +9,11 @@ from typing import Any, Final
 from traceprof.comparison import SCALING, Comparison
 from traceprof.comparison.scaling.laws import amdahl_share
 from traceprof.comparison.scaling.measured import (
-    BY_GPUS,
-    BY_NODES,
     MIXED,
-    PROGRAM,
     STRONG,
     UNKNOWN,
     WEAK,
     Measured,
-    RunGroup,
-    groups_of,
     measured_group,
 )
 from traceprof.comparison.scaling.points import (
@@ -29,6 +24,7 @@ from traceprof.comparison.scaling.points import (
     ScalingPoint,
     point_of,
 )
+from traceprof.comparison.scaling.run_groups import BY_GPUS, BY_NODES, PROGRAM, RunGroup, groups_of
 from traceprof.comparison.scaling.warned import (
     caveat_notes,
     one_job_warnings,

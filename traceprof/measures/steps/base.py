@@ -23,7 +23,7 @@ import numpy as np
 
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Bools, Floats, Ints, rows_by
-from traceprof.measures.steps.find import recorder_times, rows_inside
+from traceprof.measures.steps.find import rows_inside
 from traceprof.measures.steps.ledger import (
     CUT,
     INCOMPLETE,
@@ -34,6 +34,7 @@ from traceprof.measures.steps.ledger import (
     ledger_within,
     step_ledger,
 )
+from traceprof.measures.steps.recorder import recorder_times
 from traceprof.model.activity import IDLE, PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals

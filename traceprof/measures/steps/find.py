@@ -28,7 +28,7 @@ from traceprof.measures.device.times import recorded_windows, work_before_record
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_launched_by_loop
-from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by, unions_by
+from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_passes import FORWARD_PASSES, steps_of_passes
 from traceprof.measures.steps.from_phases import BACKWARD, RECORDED_PHASES, steps_of_phases
@@ -40,6 +40,7 @@ from traceprof.measures.steps.from_ranges import (
     steps_of_ranges,
     steps_of_step_from,
 )
+from traceprof.measures.steps.recorder import between_cycles, recorder_times
 from traceprof.measures.steps.steadiness import count_first_iterations, count_warmup
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.intervals import Intervals
@@ -48,7 +49,6 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TRACEPROF_DOMAIN, Steps, TimeWindow, empty_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import CYCLE, PROFILER_RANGES
 from traceprof.names.user_patterns import UserPattern, user_pattern
 
 _MIN_LINKED_RATIO: Final = 0.1
@@ -57,29 +57,6 @@ _NO_END_NS = np.iinfo(np.int64).min
 _NO_START_NS = np.iinfo(np.int64).max
 """Start of the first work of a step without work: later than any time."""
 _MIN_TAIL_RATIO: Final = 0.05  # of a step
-
-
-def recorder_times(trace: Trace) -> dict[int, Intervals]:
-    """Return when a recorder was busy with itself, or did not record, by process.
-
-    It is busy at the start and end of its windows. It does not record between two recordings.
-    """
-    ranges = trace.ranges
-    traceprof_ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
-    found = unions_by(traceprof_ranges.take(traceprof_ranges["name"].isin(PROFILER_RANGES)))
-    for process, between in between_cycles(trace).items():
-        found[process] = found.get(process, Intervals.empty()) | between
-    return found
-
-
-def between_cycles(trace: Trace) -> dict[int, Intervals]:
-    """Return the times between several recordings of a process, in which nothing was recorded."""
-    ranges = trace.whole.ranges
-    cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == TRACEPROF_DOMAIN))
-    return {
-        process: cycles.gaps(int(cycles.starts[0]), int(cycles.ends[-1]))
-        for process, cycles in unions_by(cycle_ranges).items()
-    }
 
 
 def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:

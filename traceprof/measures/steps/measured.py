@@ -13,7 +13,7 @@ from traceprof.measures.rows import Array, Floats, covered_ns, rows_by, unions_b
 from traceprof.measures.steps.base import base_of
 from traceprof.measures.steps.between import between_steps, cause_of_steps
 from traceprof.measures.steps.costs import OCCASIONS
-from traceprof.measures.steps.find import find_pattern, find_steps, recorder_times, rows_inside
+from traceprof.measures.steps.find import find_pattern, find_steps, rows_inside
 from traceprof.measures.steps.ledger import (
     CUT,
     SLOW,
@@ -37,6 +37,7 @@ from traceprof.measures.steps.parts import (
     profiler_in_steps,
     tokens_in_steps,
 )
+from traceprof.measures.steps.recorder import recorder_times
 from traceprof.measures.steps.steadiness import measure_steadiness
 from traceprof.measures.steps.undisturbed import profiler_overhead
 from traceprof.model.ranks import Ranks

@@ -20,8 +20,9 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_passes_on_host, phase_times
 from traceprof.measures.rows import bounds, lengths_of, owner_of, ratio_of, rows_by
-from traceprof.measures.steps.find import between_cycles, find_steps, rows_of_steps
+from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.measured import host_times
+from traceprof.measures.steps.recorder import between_cycles
 from traceprof.model.grouping import grouped_by, groups_of, is_in, joined, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.packed import Packed
