@@ -33,7 +33,7 @@ _FIXES: Final = {
     _CHECKPOINTING: "Wrap each repeated block in torch.utils.checkpoint.checkpoint(block, x, "
     "use_reentrant=False). The backward pass then runs its forward pass again.",
     "loss in chunks": "Compute the output layer and the loss for a part of the tokens at a time, "
-    "or use a fused linear cross entropy, so that the logits never exist as a whole.",
+    "or use a fused linear cross entropy. Then the logits never exist as a whole.",
     "8-bit optimizer": "Use an optimizer with 8-bit state, such as bitsandbytes.optim.AdamW8bit.",
     "gradients freed earlier": "Call optimizer.zero_grad(set_to_none=True) right after "
     "optimizer.step(), so that gradients do not exist during the next forward pass.",

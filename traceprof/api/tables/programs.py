@@ -208,12 +208,12 @@ class TablesOfPrograms(ShownRun):
         """
         return self._table("path", "what-if")
 
-    def ranges(self, by: Literal["name", "work", "time", "tree"] = "name") -> Result:
+    def ranges(self, by: Literal["name", "work", "tree", "time"] = "name") -> Result:
         """NVTX and other host ranges by name.
 
         Args:
-            by: the grouping: "name", or "work" (`range_work`), "time" (`range_times`), "tree"
-                (`tree`)
+            by: the grouping: "name", or "work" (`range_work`), "tree" (`tree`), "time"
+                (`range_times`)
 
         Table ``ranges``: one row per range name, domain, and kind, by total CPU time; time in
         nested or parallel ranges counts for each of them
@@ -255,6 +255,20 @@ class TablesOfPrograms(ShownRun):
         """
         return self._table("ranges", "work")
 
+    def tree(self) -> Result:
+        """Nested ranges or operators: CPU and GPU time.
+
+        Same as ``ranges(by="tree")``. Table ``nodes``: one row per path of nested names, parents
+        first, by GPU time, or by CPU time if no GPU time was recorded
+            path: names from the outermost to the innermost, separated by ›
+            name: innermost name of the path
+            depth: number of names around the innermost name
+            count: number of times that the path ran in the window
+            host_ns: total duration on the CPU within the window
+            device_ns: total duration of the kernels and copies launched inside
+        """
+        return self._table("ranges", "tree")
+
     def range_times(self) -> Result:
         """Time in ranges on each thread as a share of the window, and how durations change.
 
@@ -279,20 +293,6 @@ class TablesOfPrograms(ShownRun):
             after_ns: median duration after the change
         """
         return self._table("ranges", "time")
-
-    def tree(self) -> Result:
-        """Nested ranges or operators: CPU and GPU time.
-
-        Same as ``ranges(by="tree")``. Table ``nodes``: one row per path of nested names, parents
-        first, by GPU time, or by CPU time if no GPU time was recorded
-            path: names from the outermost to the innermost, separated by ›
-            name: innermost name of the path
-            depth: number of names around the innermost name
-            count: number of times that the path ran in the window
-            host_ns: total duration on the CPU within the window
-            device_ns: total duration of the kernels and copies launched inside
-        """
-        return self._table("ranges", "tree")
 
     def operators(self) -> Result:
         """CPU operators by name: self time and total time.
