@@ -51,10 +51,15 @@ def require_activity(context: Context) -> None:
 
 
 def require_ranks(context: Context) -> None:
-    """Check the same as `require_activity`, and that there are several GPUs or CPU ranks."""
+    """Check the same as `require_activity`, and that there are several GPUs or CPU ranks.
+
+    One process launches the work of its GPUs one after the other, so none of them is late.
+    """
     require_activity(context)
     if len(context.devices or context.matches.members) < 2:
         raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
+    if context.devices and len({process for process, _ in context.process_devices}) < 2:
+        raise NotRecordedError("one process launches the work of all GPUs")
 
 
 def devices_of_members(context: Context) -> dict[int, int]:

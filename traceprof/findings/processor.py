@@ -40,9 +40,7 @@ def cpu_shortage(context: Context) -> Iterator[Finding]:
         return
     table = measured_steps(context.ranks).table
     if not set(_TIMES) <= table.columns.keys():
-        raise NotRecordedError(
-            "the waiting of threads for CPU cores was not recorded: use `traceprof record` on Linux"
-        )
+        raise NotRecordedError("not recorded: use `traceprof record` on Linux")
     counted = np.isin(context.kinds, (USUAL, SLOW)) & np.isfinite(table["cpu_wait_ns"])
     means = {
         process: [float(table[name][rows][counted[rows]].mean()) for name in _TIMES]

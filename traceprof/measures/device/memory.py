@@ -13,7 +13,7 @@ from traceprof.measures.host.states import HostPhases, find_host_phases
 from traceprof.measures.rows import Floats, Texts, grouped, ratio_of, sums_at
 from traceprof.model.grouping import codes_of, groups_of
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, ResultSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
@@ -91,7 +91,16 @@ def measure_memory(ranks: Ranks) -> Result:
         ),
         "last_bytes": last,
     }
-    return Result("memory", SPEC, {"memory": Table(labels | columns).in_order("-peak_bytes")})
+    result = Result("memory", SPEC, {"memory": Table(labels | columns).in_order("-peak_bytes")})
+    if len(samples):
+        return result
+    has_others = any(ranks.each(_has_memory_samples))
+    return result.with_notes(_NONE_IN_WINDOW) if has_others else result.lacking(_NO_SAMPLES)
+
+
+def _has_memory_samples(trace: Trace) -> bool:
+    """Return whether the whole recording has memory samples."""
+    return len(_memory_samples(trace.whole)) > 0
 
 
 def memory_over_time(ranks: Ranks, limit: int) -> Table:
@@ -126,10 +135,12 @@ def _phases_at(host: HostPhases, samples: Table) -> Texts:
     return phases
 
 
-def _finish(result: Result) -> Result:
-    return result.lacking(_NO_SAMPLES) if result.table.empty else result
-
-
+_NONE_IN_WINDOW: Final = Note("The trace has no memory samples in this window.")
 MEMORY = Analysis(
-    "memory", SPEC, needs=("samples",), uses=("ranges",), of_ranks=measure_memory, finish=_finish
+    "memory",
+    SPEC,
+    needs=("samples",),
+    whole=("samples",),
+    uses=("ranges",),
+    of_ranks=measure_memory,
 )
