@@ -81,9 +81,12 @@ def test_what_is_cut_is_said(trace: Path) -> None:
 
 
 def test_what_was_not_recorded_is_said(trace: Path) -> None:
-    done = query(trace, "SELECT count(*) AS n FROM ranges", "--csv")
-    assert done.stdout == "n\n0\n"
-    assert "ranges" in done.stderr
+    done = query(trace, "SELECT count(*) AS n FROM ranges", "--csv", code=4)
+    assert done.stdout == ""
+    assert "no ranges recorded" in done.stderr
+    both = query(trace, "SELECT count(*) AS n FROM ranges, kernels", "--csv")
+    assert both.stdout == "n\n0\n"
+    assert "no ranges recorded" in both.stderr
 
 
 def test_the_query_comes_from_standard_input_and_goes_to_a_file(

@@ -34,6 +34,10 @@ _NOT_EVALUATED: Final = (
 )
 
 
+NOT_CHECKED: Final = "Not checked"
+"""Label of subjects that were not checked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Briefing:
     """The sentences of a page, as plain text; "" and () if unknown.
@@ -92,7 +96,7 @@ class Briefing:
             ("One-time", self.once),
             ("Periodic", self.periodic),
             ("No problem", self.fine),
-            *(("Not checked", text) for text in self.unknown),
+            *((NOT_CHECKED, text) for text in self.unknown),
             ("Next", self.next_command),
         )
         return tuple((label, text) for label, text in labeled if text)

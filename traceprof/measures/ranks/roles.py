@@ -1,8 +1,8 @@
 """Finds the roles of ranks in post-training: ranks that train, and ranks that work for them.
 
-A rank trains if it has steps, a backward pass, or an optimizer. Another rank that shares
-collectives with it has the role of its named phases (rollout, reference, reward, environment). A
-rank without named phases rolls out if it computes.
+A rank trains if it has a backward pass or an optimizer. Another rank that shares collectives with
+it has the role of its named phases (rollout, reference, reward, environment). A rank without named
+phases trains if it has steps, and rolls out if it only computes.
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ def find_roles(ranks: Ranks) -> Roles:
 def _roles_in(trace: Trace) -> dict[int, str]:
     """Return the role of each process of a trace that trains, has named phases, or computes."""
     ranges, phases = trace.whole.ranges, phases_of_all_ranges(trace)
-    training = {*find_steps(trace.whole).table["process"].tolist()}
-    training |= {*ranges["process"][np.isin(phases, _TRAINS)].tolist()}
+    with_steps = find_steps(trace.whole).table["process"].tolist()
+    training = {*ranges["process"][np.isin(phases, _TRAINS)].tolist()}
     operators = trace.whole.host_ops
     training |= {*operators["process"][autograd_rows(operators["name"])].tolist()}
     found = dict.fromkeys(np.unique(trace.whole.kernels["process"]).tolist(), ROLLOUT)
+    found |= dict.fromkeys(with_steps, TRAINER)
     longest: dict[int, int] = {}
     for phase, role in _ROLE_OF_PHASE.items():
         rows = ranges.take(phases == PHASES.index(phase))

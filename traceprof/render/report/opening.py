@@ -14,7 +14,7 @@ from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
-from traceprof.render.briefing import Briefing, findings_for_people
+from traceprof.render.briefing import NOT_CHECKED, Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_prose, html_text
 from traceprof.render.formatting import process_label, saving_words, sentences, value_text
 from traceprof.render.report.charts import parts_bar
@@ -44,18 +44,25 @@ def heading_html(document: Document, briefing: Briefing) -> str:
 def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
     """Return the verdict as sentences and a bar, then remarks; "" if nothing is known.
 
-    ``advice`` is HTML with the findings for the first page of a printout.
+    What was not checked follows the findings. ``advice`` is HTML with the findings for the first
+    page of a printout.
     """
     parts = {} if document.verdict is None else document.verdict.parts
     lines = filter(None, (*briefing.lost, briefing.pace, briefing.answer))
     text = "".join(f'<p class="answer">{html_text(line)}</p>' for line in lines)
+    remarks = _remarks(briefing, are_checked=True)
+    made_of = "".join(f'<p class="note">{html_text(sentence)}</p>' for sentence in briefing.made_of)
+    return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
+
+
+def _remarks(briefing: Briefing, *, are_checked: bool) -> str:
+    """Return the remarks of the page, or those on what was not checked."""
     items = "".join(
         f"<dt>{html_text(label)}</dt><dd>{html_text(remark)}</dd>"
         for label, remark in briefing.remarks
+        if (label != NOT_CHECKED) == are_checked
     )
-    remarks = f'<dl class="remarks">{items}</dl>' if items else ""
-    made_of = "".join(f'<p class="note">{html_text(sentence)}</p>' for sentence in briefing.made_of)
-    return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
+    return f'<dl class="remarks">{items}</dl>' if items else ""
 
 
 _PRINTED_FINDINGS: Final = 3
@@ -119,7 +126,8 @@ def findings_html(
     if briefing.nothing:
         advice = f"<p>{html_text(briefing.nothing)}</p>"
     notes = html_list(note for note in sentences(findings.notes) if note != briefing.nothing)
-    return advice + (f"<details><summary>Not checked</summary>{notes}</details>" if notes else "")
+    advice += _remarks(briefing, are_checked=False)
+    return advice + (f"<details><summary>Notes</summary>{notes}</details>" if notes else "")
 
 
 def _list(items: Sequence[str], first: int) -> str:

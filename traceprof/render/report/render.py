@@ -70,12 +70,12 @@ SUBJECTS: Final = tuple(
     (subject, tuple(keys.split()))
     for subject, keys in {
         "Summary": "verdict findings breakdown steps timeline",
-        "Hardware utilization": "mfu ideal flops flops-kernels flops-classes flops-phases "
-        "flops-layers energy",
+        "Hardware utilization": "mfu ideal flops flops-shapes flops-kernels flops-classes "
+        "flops-phases flops-layers energy",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
-        "Idle time and CPU": "gaps idle launches sync tree ranges range-work functions "
-        "function-stacks operators",
+        "Idle time and CPU": "gaps idle launches sync tree ranges range-times range-work "
+        "functions function-stacks operators",
         "GPUs": "kernels durations classes summary occupancy streams memory counters",
         "Data movement": "copies transfers bandwidth collectives callers buckets "
         "collective-events network network-time",
@@ -94,6 +94,7 @@ _LABELS: Final = {
     "mfu": "MFU and HFU",
     "ideal": "Ideal to measured step time",
     "flops": "FLOPs by operator",
+    "flops-shapes": "FLOPs by shape",
     "flops-kernels": "FLOPs by kernel",
     "flops-classes": "FLOPs by class",
     "flops-phases": "FLOPs by phase",
