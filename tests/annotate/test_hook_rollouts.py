@@ -54,6 +54,8 @@ def played(runtime, monkeypatch):
     emitter = Emitter()
     monkeypatch.setattr(session, "active", True)
     monkeypatch.setattr(session, "emitter", lambda: emitter)
+    # A browser of another test may have left a loop in this thread.
+    monkeypatch.setattr(rollouts.asyncio, "_get_running_loop", lambda: None)
 
     def play(passes, **kwargs):
         phases = []

@@ -64,6 +64,7 @@ ONE = [
 NOT_ABOUT_RESULTS = {
     **dict.fromkeys(("record", "recover", "doctor"), "they make traces"),
     "demo": "it analyzes the sample trace of the package",
+    **dict.fromkeys(("watch", "capture"), "they look at a running program"),
     "try": "it runs programs, and times their steps itself",
     "info": "it reads no events: its readers' warnings are tested with them",
     "view": "its page is that of the timeline, its tables those of `show`",

@@ -28,6 +28,7 @@ REFUSED = [
     "kernels FILE",
     "ops FILE",
     "ops FILE --ncu",
+    "query FILE SQL",
     "explain FILE step:2 --against step:3",
     "memory FILE",
     "show kernels STEPLESS -w step:3",
@@ -39,7 +40,7 @@ REFUSED = [
     "compare STEPLESS STEPLESS -w step:3",
 ]
 """What a file that is cut off before its first kernel does not answer."""
-ANSWERED = ["analyze FILE", "findings FILE", "query FILE SQL", "compare WHOLE FILE"]
+ANSWERED = ["analyze FILE", "findings FILE", "compare WHOLE FILE"]
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ OTHERS: Final = {
     "try": "it takes a recording of its own",
     "mcp": "a test below",
 }
-NO_TRACE: Final = {"record", "recover", "doctor", "demo"}
+NO_TRACE: Final = {"record", "recover", "doctor", "demo", "watch", "capture"}
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def said_of(path: Path) -> str:
             "printed by torch.profiler",
             "export_chrome",
         ),
-        (b"timestamp, utilization.gpu [%]\n", "nvidia-smi samples", "traceprof record"),
+        (b"timestamp, utilization.gpu [%]\n", "nvidia-smi samples", "traceprof runs show FILE"),
         (b"{}", "JSON without torch.profiler events", ""),
         (b"\nHello\n", "not a trace that traceprof can read", "runs show"),
     ],

@@ -78,7 +78,8 @@ def read_log_or_document(
     columns: Mapping[str, str] | None = None,
 ) -> list[Summary]:
     """Return the runs in a log or, without a source and patterns, in a document."""
-    if source is None and not patterns and not columns:
+    # `read_log` says what is wrong with a file that is not there.
+    if source is None and not patterns and not columns and path.is_file():
         runs = read_document(path)
         if runs:
             return runs

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.measures.device.times import recorded_windows
+from traceprof.measures.device.times import between_cycles, recorded_windows
 from traceprof.measures.host.ranges import RANGE, find_ranges
 from traceprof.measures.steps.base import base_within, steady_window
 from traceprof.measures.steps.costs import OCCASIONS
@@ -38,7 +38,6 @@ from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.measures.steps.ledger import CUT, INCOMPLETE, SLOW, ledger_within
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
-from traceprof.measures.steps.recorder import between_cycles
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note

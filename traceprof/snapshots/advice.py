@@ -43,7 +43,7 @@ _FIXES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """A change and the memory that it removes: ``ratio`` of each allocation in ``lives``."""
 
     name: str
@@ -84,7 +84,7 @@ def advice_note(advice: dict[str, Any]) -> Note:
     )
 
 
-def _checkpointing(placed: Table) -> Iterator[Change]:
+def _checkpointing(placed: Table) -> Iterator[MemoryChange]:
     """Yield the activations of each line whose blocks repeat.
 
     Blocks that repeat make allocations of one operator and size in each forward pass. While the
@@ -105,7 +105,7 @@ def _checkpointing(placed: Table) -> Iterator[Change]:
         n_blocks = min(blocks, default=0)
         if n_blocks >= _MIN_BLOCKS:
             place = str(of_line["place"][0])
-            yield Change(_CHECKPOINTING, of_line, 1 - 1 / n_blocks, place)
+            yield MemoryChange(_CHECKPOINTING, of_line, 1 - 1 / n_blocks, place)
 
 
 def _most_at_once(lives: Table) -> int:
@@ -115,20 +115,20 @@ def _most_at_once(lives: Table) -> int:
     return int((n_begun - np.searchsorted(ends, starts, "right")).max())
 
 
-def _rest(placed: Table, steps_end: Counts) -> Iterator[Change]:
+def _rest(placed: Table, steps_end: Counts) -> Iterator[MemoryChange]:
     """Yield the changes other than checkpointing."""
     kind = placed["kind"]
     loss = placed.take(_of_loss(placed))
     if len(loss):
         largest = loss.row(int(loss["size_bytes"].argmax()))
-        yield Change("loss in chunks", loss, 1 - 1 / _LOSS_CHUNKS, str(largest["place"]))
-    yield Change("8-bit optimizer", placed.take(kind == OPTIMIZER), _SMALL_STATE_RATIO)
+        yield MemoryChange("loss in chunks", loss, 1 - 1 / _LOSS_CHUNKS, str(largest["place"]))
+    yield MemoryChange("8-bit optimizer", placed.take(kind == OPTIMIZER), _SMALL_STATE_RATIO)
     gradients = placed.take(kind == GRADIENTS)
     following = np.searchsorted(steps_end, gradients["start"])
     outlives = following < len(steps_end)
     unneeded_from = np.append(steps_end, 0)[following] + 1
     late = outlives & (gradients["end"] > unneeded_from)
-    yield Change("gradients freed earlier", gradients.assign(start=unneeded_from).take(late))
+    yield MemoryChange("gradients freed earlier", gradients.assign(start=unneeded_from).take(late))
 
 
 def _of_loss(placed: Table) -> Any:
@@ -137,7 +137,7 @@ def _of_loss(placed: Table) -> Any:
     return operators.by_text([bool(_LOSS.search(text)) for text in operators.texts.tolist()])
 
 
-def _row(replayed: Replay, change: Change) -> dict[str, Any]:
+def _row(replayed: Replay, change: MemoryChange) -> dict[str, Any]:
     """Return what a change saves at the peak and, if memory ran out, at that moment."""
     lives, n_events = change.lives, replayed.n_events
     removed = np.zeros(n_events + 2)

@@ -270,9 +270,10 @@ def read_start(attempt: Attempt) -> Started | None:
     def spans(*names: str) -> Ints:
         return _spans(of_recorder(ranges, *names), zero, end_ns)
 
-    steps = find_steps(trace).table
-    work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
+    # Batches that are only evaluated are no work of training.
+    steps = find_steps(trace).table.take(slice(None if len(begins) else 0))
+    work = _spans(steps, zero, end_ns)
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
     # Without steps, all loaded batches count.
     batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks, "batch")

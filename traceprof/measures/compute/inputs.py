@@ -53,7 +53,7 @@ class Work:
     shape: str = ""
 
 
-class Inputs:
+class OperatorInputs:
     """Inputs of an operator: sizes and types of the tensors, and numbers and booleans as text."""
 
     def __init__(self, dims: str, types: str, concrete: str) -> None:
@@ -101,7 +101,7 @@ class Inputs:
         return found
 
 
-WorkCounter: TypeAlias = Callable[[Inputs], Work]
+WorkCounter: TypeAlias = Callable[[OperatorInputs], Work]
 """Calculates the work of an operator from its inputs; raises LookupError if it is unknown."""
 
 

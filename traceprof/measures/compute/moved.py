@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from traceprof.measures.compute.inputs import Inputs, Work, WorkCounter
+from traceprof.measures.compute.inputs import OperatorInputs, Work, WorkCounter
 
 
 def _count_moved(*read: int, written: Sequence[int] = (), mask_bytes: int = 0) -> WorkCounter:
@@ -16,7 +16,7 @@ def _count_moved(*read: int, written: Sequence[int] = (), mask_bytes: int = 0) -
     another output, for each element of the first input.
     """
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         moved = given.n_bytes(*read) + sum(given.n_bytes(place) for place in written)
         n_elements = math.prod(given.sizes(0)) if mask_bytes else 0
         return Work(n_bytes=moved + mask_bytes * n_elements)
@@ -30,7 +30,7 @@ def _broadcast(element_bytes: int | None = None) -> WorkCounter:
     ``element_bytes`` are those of the result; None for those of the widest input.
     """
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         places = [p for p in range(min(3, len(given.dims))) if given.dims[p]]
         shapes = [given.sizes(place) for place in places]
         rank = max(map(len, shapes))
@@ -42,13 +42,13 @@ def _broadcast(element_bytes: int | None = None) -> WorkCounter:
     return count
 
 
-def _count_extreme(given: Inputs) -> Work:
+def _count_extreme(given: OperatorInputs) -> Work:
     """Count the bytes of a maximum: of one tensor, or of two tensors element by element."""
     is_pair = len(given.dims) > 1 and bool(given.dims[1])
     return (_broadcast() if is_pair else _count_moved(0))(given)
 
 
-def _count_selected(given: Inputs) -> Work:
+def _count_selected(given: OperatorInputs) -> Work:
     """Count the bytes of rows that are read at the positions of an index, and written."""
     n_selected = math.prod(given.sizes(2))
     if len(given.sizes(2)) == 1:  # index_select: whole slices along a dimension
@@ -56,14 +56,14 @@ def _count_selected(given: Inputs) -> Work:
     return Work(n_bytes=given.n_bytes(2) + 2 * n_selected * given.element_bytes(0))
 
 
-def _count_pooled(given: Inputs) -> Work:
+def _count_pooled(given: OperatorInputs) -> Work:
     """Count the bytes of an image that is read, and of a pooled one of the sizes at index 1."""
     image, sizes = given.sizes(0), given.numbers(1)
     n_pooled = math.prod(image[: -len(sizes)]) * math.prod(sizes)
     return Work(n_bytes=given.n_bytes(0) + n_pooled * given.element_bytes(0))
 
 
-def _count_embedding(given: Inputs) -> Work:
+def _count_embedding(given: OperatorInputs) -> Work:
     """Count the bytes of the token numbers, and of the rows that are read and written."""
     n_tokens, width = math.prod(given.sizes(1)), given.sizes(0)[-1]
     return Work(n_bytes=given.n_bytes(1) + 2 * n_tokens * width * given.element_bytes(0))

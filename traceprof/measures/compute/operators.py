@@ -19,7 +19,7 @@ from typing import Final
 from traceprof.measures.compute.inputs import (
     NUMBER,
     PRECISIONS,
-    Inputs,
+    OperatorInputs,
     Sizes,
     Work,
     WorkCounter,
@@ -45,7 +45,7 @@ def _convolution_text(inputs: Sizes, weights: Sizes, stride: str = "") -> str:
 def first_sizes(dims: str) -> tuple[int, ...]:
     """Return the sizes of the first input of an operator; () if they are unknown."""
     try:
-        return Inputs(dims, "", "").sizes(0)
+        return OperatorInputs(dims, "", "").sizes(0)
     except (LookupError, TypeError):  # no tensor
         return ()
 
@@ -61,7 +61,7 @@ def work_of(
     determine the work. Return None if the work is unknown.
     """
     count = OPERATORS.get(name.removesuffix("_") if name.startswith("aten::") else name)
-    given = Inputs(dims, types, concrete)
+    given = OperatorInputs(dims, types, concrete)
     try:
         if count is not None:
             return count(given)
@@ -87,7 +87,7 @@ def _parse_positive(text: str) -> float:
 def _matrix_product(left: int, right: int) -> WorkCounter:
     """Return the counter of a (batched) matrix product of the inputs at these indices."""
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         a, b = given.sizes(left), given.sizes(right)
         if len(b) == 1:
             b = (*b, 1)
@@ -111,7 +111,7 @@ def _grouped_product(ends: int) -> WorkCounter:
     experts one after the other; each token takes part in one product.
     """
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         a, b = given.sizes(0), given.sizes(1)
         if {len(a), len(b)} - {2, 3} or a[-1] != b[-2]:
             raise LookupError
@@ -133,7 +133,7 @@ def _convolution(x: int, w: int, places: Sequence[int]) -> WorkCounter:
     transposed, output padding, and groups.
     """
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         inputs, weights = given.sizes(x), given.sizes(w)
         is_transposed = len(places) > 3 and given.text(places[3]) in ("True", "true")
         if len(places) > 3 and not given.text(places[3]):
@@ -175,7 +175,7 @@ def _convolution_backward(
     ``mask`` says which of them are computed.
     """
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         out, inputs, weights = (given.sizes(place) for place in (grad, x, w))
         is_transposed = transposed >= 0 and given.text(transposed) in ("True", "true")
         flags = [text in ("True", "true") for text in re.findall(r"\w+", given.text(mask))]
@@ -215,7 +215,7 @@ def _attention(
     A flag of 1 (top left) or 2 (bottom right) says it itself.
     """
 
-    def count(given: Inputs) -> Work:
+    def count(given: OperatorInputs) -> Work:
         q, k, v = (given.sizes(first + offset) for offset in range(3))
         batch, heads, n_queries = q[0], *(q[1:3] if is_heads_first else (q[2], q[1]))
         n_keys = k[2] if is_heads_first else k[1]

@@ -21,7 +21,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import CYCLE, WINDOW
+from traceprof.names.ranges import CYCLE, PROFILER_RANGES, WINDOW
 
 _PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
 _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
@@ -278,3 +278,26 @@ def note_on_unrecorded(result: Result, recorded_ns: Ints) -> tuple[Note, ...]:
     text += " traceprof does not count the rest as idle time."
     longest_ns = int(recorded_ns[is_partial].max())
     return (Note.of(text, n=int(is_partial.sum()), most=longest_ns, window=window_ns),)
+
+
+def recorder_times(trace: Trace) -> dict[int, Intervals]:
+    """Return when a recorder was busy with itself, or did not record, by process.
+
+    It is busy at the start and end of its windows. It does not record between two recordings.
+    """
+    ranges = trace.ranges
+    traceprof_ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
+    found = unions_by(traceprof_ranges.take(traceprof_ranges["name"].isin(PROFILER_RANGES)))
+    for process, between in between_cycles(trace).items():
+        found[process] = found.get(process, Intervals.empty()) | between
+    return found
+
+
+def between_cycles(trace: Trace) -> dict[int, Intervals]:
+    """Return the times between several recordings of a process, in which nothing was recorded."""
+    ranges = trace.whole.ranges
+    cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == TRACEPROF_DOMAIN))
+    return {
+        process: cycles.gaps(int(cycles.starts[0]), int(cycles.ends[-1]))
+        for process, cycles in unions_by(cycle_ranges).items()
+    }

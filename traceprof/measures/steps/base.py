@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures.device.times import recorder_times
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Bools, Floats, Ints, rows_by
 from traceprof.measures.steps.find import rows_inside
@@ -34,7 +35,6 @@ from traceprof.measures.steps.ledger import (
     ledger_within,
     step_ledger,
 )
-from traceprof.measures.steps.recorder import recorder_times
 from traceprof.model.activity import IDLE, PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures.device.times import recorder_times
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import Ints, Texts, are_named, ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.recorder import recorder_times
 from traceprof.model.grouping import find_matching_rows, grouped_by, is_in
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table

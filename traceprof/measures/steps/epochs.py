@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.from_passes import FORWARD_PASSES
 from traceprof.model.grouping import find_matching_rows, grouped_by, groups_of, rows_by_values
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
@@ -134,7 +135,10 @@ def epochs_of_loaders(trace: Trace) -> Table:
     loader_starts, fetch_ranges = (
         ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCH)
     )
-    steps, passes = find_steps(trace.whole).table, passes_of_loaders(trace)
+    all_steps, passes = find_steps(trace.whole), passes_of_loaders(trace)
+    # Batches of a program that does not train are no steps of training.
+    trains = all_steps.source != FORWARD_PASSES
+    steps = all_steps.table.take(slice(None if trains else 0))
     of_passes = rows_by(passes, "process")
     of_fetches, of_steps = rows_by(fetch_ranges, "process"), rows_by(steps, "process")
     found = [Table(dict.fromkeys(("process", "start_ns", "end_ns"), np.empty(0, np.int64)))]

@@ -24,7 +24,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.measures.device.times import recorded_windows, work_before_recording
+from traceprof.measures.device.times import (
+    between_cycles,
+    recorded_windows,
+    recorder_times,
+    work_before_recording,
+)
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_launched_by_loop
@@ -40,7 +45,6 @@ from traceprof.measures.steps.from_ranges import (
     steps_of_ranges,
     steps_of_step_from,
 )
-from traceprof.measures.steps.recorder import between_cycles, recorder_times
 from traceprof.measures.steps.steadiness import count_first_iterations, count_warmup
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.intervals import Intervals

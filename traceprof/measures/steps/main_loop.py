@@ -14,13 +14,13 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures.device.times import recorder_times
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import are_named, bounds, lengths_of
 from traceprof.measures.steps.find import find_steps, pattern_of_ranks
 from traceprof.measures.steps.from_passes import rounds_of_passes
-from traceprof.measures.steps.recorder import recorder_times
 from traceprof.measures.steps.steadiness import count_warmup
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures.device.times import recorder_times
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Array, Floats, covered_ns, rows_by, unions_by
 from traceprof.measures.steps.base import base_of
@@ -37,7 +38,6 @@ from traceprof.measures.steps.parts import (
     profiler_in_steps,
     tokens_in_steps,
 )
-from traceprof.measures.steps.recorder import recorder_times
 from traceprof.measures.steps.steadiness import measure_steadiness
 from traceprof.measures.steps.undisturbed import profiler_overhead
 from traceprof.model.ranks import Ranks

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.device.times import between_cycles
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
@@ -22,7 +23,6 @@ from traceprof.measures.host.states import find_host_phases, inferred_passes_on_
 from traceprof.measures.rows import bounds, lengths_of, owner_of, ratio_of, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.measured import host_times
-from traceprof.measures.steps.recorder import between_cycles
 from traceprof.model.grouping import grouped_by, groups_of, is_in, joined, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.packed import Packed

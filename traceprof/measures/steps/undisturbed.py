@@ -14,11 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
+from traceprof.measures.device.times import (
+    device_time,
+    devices_of_processes,
+    recorded_windows,
+    recorder_times,
+)
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Bools, Floats, Ints, are_named, bounds, owner_of, rows_by
 from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.recorder import recorder_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
