@@ -135,8 +135,8 @@ _ENTRIES: Final = """
     range-work ranges:work .host.range_work:RANGE_WORK GPU work launched inside NVTX and other host
         ranges, by name
     tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
-    range-times ranges:time .steps.range_times:RANGE_TIMES time in ranges on each thread as a share
-        of the window, and how durations change
+    range-times ranges:time .steps.range_times:RANGE_TIMES time in ranges by thread, and changes of
+        their durations
     functions functions:name .host.layers:FUNCTIONS Python functions of torch.profiler stacks: CPU
         time, and GPU time launched there
     function-stacks functions:stack .host.tree:STACKS nested Python functions of the program: CPU

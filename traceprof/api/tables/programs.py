@@ -270,7 +270,7 @@ class TablesOfPrograms(ShownRun):
         return self._table("ranges", "tree")
 
     def range_times(self) -> Result:
-        """Time in ranges on each thread as a share of the window, and how durations change.
+        """Time in ranges by thread, and changes of their durations.
 
         Same as ``ranges(by="time")``. Table ``range_times``: one row per thread, range name, and
         kind, by time without nested ranges
