@@ -157,6 +157,7 @@ def test_a_metric_that_is_not_a_number_is_shown(runtime, emitter, now, tmp_path)
     train_step(emitter, now, 0)
     emitter.mark("metric:loss", float("nan"))
     emitter.mark("metric:accuracy", 0.5)
+    emitter.mark("metric:thread_cpu_ns", 7)  # of a hook
     for number in range(40):
         emitter.mark(f"metric:m{number}", number)
     _, process = write(runtime, emitter, tmp_path)

@@ -51,6 +51,7 @@ _PHASES = {
 }
 _ASYNC = "comm.async:"
 _METRIC = "metric:"
+_HOOK_METRICS = "metric:thread_cpu"  # of hook_processor, not of the program
 _STALL_NS, _STALL_STEPS = 2000000000, 5  # a stack is written after both times
 _N_MEDIAN_STEPS = 51
 _MAX_FRAMES, _MAX_FRAME_LENGTH, _MAX_METRICS, _MAX_NAME_LENGTH = 30, 160, 16, 60
@@ -133,7 +134,7 @@ class LiveEmitter:
         """Count the samples of a batch, and keep the last value of a metric."""
         if name == "batch":
             self._step_samples += payload
-        elif name.startswith(_METRIC):
+        elif name.startswith(_METRIC) and not name.startswith(_HOOK_METRICS):
             name = name[len(_METRIC) :][:_MAX_NAME_LENGTH]
             if name in self.metrics or len(self.metrics) < _MAX_METRICS:
                 value = float(payload)
