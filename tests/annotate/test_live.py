@@ -164,6 +164,7 @@ def test_a_metric_that_is_not_a_number_is_shown(runtime, emitter, now, tmp_path)
     assert process.header.metrics["loss"][0] is None
     assert process.header.metrics["accuracy"][0] == 0.5
     assert len(process.header.metrics) == 16
+    assert "thread_cpu_ns" not in process.header.metrics
 
 
 def test_a_status_that_is_too_long_loses_its_details(runtime, tmp_path):
