@@ -82,7 +82,7 @@ def test_the_cpu_work_between_launches_is_named(name: str, title: str, part: str
         builder.kernel("k", at + 88 * US, at + 98 * US, launched_ns=called)
     (found,) = [one for one in findings_of(builder.build()) if one.rule == "launch_bound"]
     assert found.title.startswith(title)
-    work = [note for note in found.evidence if note.startswith("CPU work in this idle time")]
+    work = [note for note in found.evidence if note.startswith("CPU meanwhile")]
     assert bool(work) == bool(name) or "launch calls" in work[0]
     if name:
         assert any(f"{part} 9" in note or f"{part} 8" in note for note in work)

@@ -49,7 +49,7 @@ PAGES: Final = [
     *(one.name for one in SCENARIOS),
     *(pytest.param(name, marks=pytest.mark.traces) for name in SHARED),
 ]
-MOST_LINES: Final = 50
+MOST_LINES: Final = 46
 MOST_IN_A_SENTENCE: Final = 240
 ROUNDING: Final = 0.0011
 """Of a share that is printed with one digit, and of times with four."""

@@ -12,7 +12,7 @@ from traceprof.render.registry import Options, render
 pytestmark = pytest.mark.traces
 
 ROUNDING = 1e-9
-MOST_LINES = 49
+MOST_LINES = 46  # 44 before two lines on the cost of recording
 """At 110 columns; three findings whose titles do not fit a line take most."""
 TRACES = [name for name in ALL if name != "nvprof/zero-kernels.sql"]  # that one has no time
 

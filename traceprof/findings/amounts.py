@@ -87,6 +87,14 @@ _AMOUNTS: Final[Mapping[str, _Amount]] = {
 }
 
 
+WORK_NOUN: Final = _AMOUNTS[WORK].noun
+PARTS_OF_WORK: Final = frozenset(
+    _AMOUNTS[about].noun
+    for about in (COMPUTE, GEMMS, CONVOLUTIONS, COLLECTIVES, AUTOGRAD, COPIES, TRANSFERS)
+)
+"""Nouns of events that are kernels or copies."""
+
+
 def count_of(context: Context, about: str) -> int:
     """Return how many events the analyzed time contains of the kind that a rule is ``about``."""
     return _AMOUNTS[about].count(context)

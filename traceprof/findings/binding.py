@@ -74,8 +74,7 @@ _BEHIND_LOADER: Final = (
     "change saves time only after data loading is faster"
 )
 _OFF_PATH: Final = (
-    "{share:ratio} of this time is not on the critical path: the CPU determines the step time, so "
-    "shorter kernels alone save little"
+    "{share:ratio} of this time is not on the critical path: the CPU determines the step time"
 )
 
 
@@ -91,8 +90,8 @@ def _saves_in_step(settled: SettledFinding) -> bool:
 
 
 def _hidden(settled: SettledFinding, reason: Note) -> SettledFinding:
-    """Return a finding with an upper bound of its saving, and the reason for it."""
-    evidence = (reason, *settled.finding.evidence)
+    """Return a finding with an upper bound of its saving, the reason, and its main evidence."""
+    evidence = (reason, *settled.finding.evidence[:1])
     finding = replace(settled.finding, kind=Kind.BOUNDED, model=None, evidence=evidence)
     return replace(settled, finding=finding, range_ns=None, is_hidden=True)
 

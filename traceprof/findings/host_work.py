@@ -124,7 +124,7 @@ def advice_for(context: Context, kind: str, alone: str) -> str:
     )
     software, recorded = context.software, context.ranks.recorded
     by_stack = software.recorder is RecordedBy.TORCH and "functions" not in recorded
-    how = "; profile(with_stack=True) records its functions" if by_stack else ""
+    how = "; profile(with_stack=True) names it" if by_stack else ""
     return (
         f"Find the {python} in these gaps ({examples}{how}), and move it out of the loop or to "
         "another thread."

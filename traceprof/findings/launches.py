@@ -149,7 +149,7 @@ def _notes_on_work(shares: Mapping[str, float]) -> Iterator[Note]:
     if shown and list(shown) != [_UNKNOWN]:
         text = ", ".join(f"{kind} {{share{i}:ratio}}" for i, kind in enumerate(shown))
         values = {f"share{i}": share for i, share in enumerate(shown.values())}
-        yield Note.of(f"CPU work in this idle time: {text}", **values)
+        yield Note.of(f"CPU meanwhile: {text}", **values)
 
 
 def _fewer_launches(context: Context) -> str:

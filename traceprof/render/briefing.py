@@ -147,9 +147,10 @@ def _checked(verdict: Verdict) -> str:
     """Return number and names of the subjects without a problem, and what the rules saw of them."""
     if not (n := len(verdict.fine)):
         return ""
-    notes = "; ".join(map(note_text, verdict.fine_seen)) or ", ".join(verdict.fine)
-    shares = ". Shares (from 1%) are of the analyzed time" if "%" in notes else ""
-    return f"{n} check{'s' if n > 1 else ''}: {notes}{shares}"
+    seen, *subjects = map(note_text, verdict.fine_seen)
+    names = ", ".join(subjects)
+    shares = ". Shares (from 1%) are of the analyzed time" if "%" in names else ""
+    return f"{n} check{'s' if n > 1 else ''} ({seen}): {names}{shares}"
 
 
 def _complete_command(document: Document, command: str) -> str:

@@ -16,7 +16,6 @@ from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.activity import IDLE
-from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
 from traceprof.session.host_time import on_host_time, on_phases, on_ranges
@@ -38,7 +37,7 @@ from traceprof.session.shares import (
 )
 
 _MAIN_RATIO: Final = 0.5
-_NOT_RECORDABLE: Final = ("profiler overhead",)
+_NOT_RECORDABLE: Final = ("profiler overhead", "CPU availability")
 """Subjects that nobody would record again for."""
 _OPTION_WORDS: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
 """Words in reasons that name an option which provides the data."""
@@ -350,21 +349,26 @@ _STEPS: Final = "steps"
 
 
 def _on_checks(fine: Table) -> Iterator[Note]:
-    """Yield a note for each kind of events that rules saw: the subjects without a problem.
+    """Yield a note on the events that rules saw, then one for each subject without a problem.
 
-    A subject has the largest share of the analyzed time that a rule measured, if it is at least 1%.
+    Kinds of events that are part of the kernels and copies are left out; the table `checked` has
+    them. A subject has the largest share of the analyzed time that a rule measured, from 1% on.
     """
-    kinds = codes_of(fine["seen"]), fine["seen_count"].astype(np.int64)
-    for rows in rows_by_values(*kinds).values():
-        group = fine.take(rows).rows()
-        words: list[str] = []
-        values: dict[str, Any] = {"n": int(group[0]["seen_count"]), "seen": group[0]["seen"]}
-        for i, row in enumerate(group):
-            share = row["share_ratio"] or 0.0
-            words.append(f"{{subject{i}}}")
-            words[-1] += f" {{share{i}:ratio}}" if share >= LEAST_SHARE else ""
-            values |= {f"subject{i}": row["subject"], f"share{i}": share}
-        yield Note.of(f"{', '.join(words)} ({{n:count}} {{seen}})", **values)
+    from traceprof.findings.amounts import (  # noqa: PLC0415 (tables do not need the rules)
+        PARTS_OF_WORK,
+        WORK_NOUN,
+    )
+
+    seen = dict(zip(fine["seen"].tolist(), fine["seen_count"].tolist(), strict=True))
+    whole = {noun: n for noun, n in seen.items() if noun not in PARTS_OF_WORK}
+    seen = whole if WORK_NOUN in seen else seen
+    words = ", ".join(f"{{n{i}:count}} {{seen{i}}}" for i in range(len(seen)))
+    values = {f"n{i}": int(n) for i, n in enumerate(seen.values())}
+    yield Note.of(words, **values, **{f"seen{i}": noun for i, noun in enumerate(seen)})
+    for row in fine.rows():
+        share = row["share_ratio"] or 0.0
+        text = "{subject} {share:ratio}" if share >= LEAST_SHARE else "{subject}"
+        yield Note.of(text, subject=row["subject"], share=share)
 
 
 def _not_analyzed(results: Mapping[str, Result], checked: Table) -> tuple[Note, ...]:

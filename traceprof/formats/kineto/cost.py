@@ -88,5 +88,5 @@ def _sentence(
     least, most = (round(100 * ratio) for ratio in ratios)
     return (
         f"torch.profiler itself took about {least}–{most}% of the CPU time ({per_ms:,} events per "
-        f"ms), so CPU times and gaps are too long; to measure times, record again {again}"
+        f"ms); to measure CPU times, record {again}"
     )
