@@ -205,9 +205,28 @@ def machine_facts() -> dict[str, str]:
         "cpu.allowed": str(len(os.sched_getaffinity(0))),
         "cpu.limit": _read_text(Path("/sys/fs/cgroup/cpu.max")),
         "ram_bytes": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "ram_limit_bytes": _read_text(Path("/sys/fs/cgroup/memory.max")),
+        "ram_limit_bytes": memory_limit(),
         "container": "yes" if any(mark.exists() for mark in _CONTAINER_MARKS) else "",
     }
+
+
+def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> str:
+    """Return the smallest memory limit of the cgroup of this process and its parents, in bytes.
+
+    The names of the files are those of version 2, and of version 1. Without a limit: "".
+    """
+    found = []
+    for line in _read_text(own).splitlines() or ["0::/"]:
+        number, controllers, name = [*line.split(":", 2), "", ""][:3]
+        if number == "0" or "memory" in controllers.split(","):
+            is_old = bool(controllers)
+            folder = root / controllers if is_old else root
+            file = "memory.limit_in_bytes" if is_old else "memory.max"
+            path = folder / name.lstrip("/")
+            places = [path, *(parent for parent in path.parents if parent.is_relative_to(folder))]
+            found += [_read_text(place / file) for place in {*places, folder}]
+    limits = [int(text) for text in found if text.isdecimal()]
+    return str(min(limits)) if limits else ""
 
 
 def network_facts(interfaces: Path = _INTERFACES, infiniband: Path = _INFINIBAND) -> Facts:

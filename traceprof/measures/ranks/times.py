@@ -11,13 +11,13 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.matches import find_matches
-from traceprof.measures.collectives.members import find_members, member_of_rows
+from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.times import device_parts, devices_of_processes
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import sums_at
-from traceprof.measures.steps.base import base_of
+from traceprof.measures.steps.base import base_of, independent_processes
 from traceprof.model.activity import PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
@@ -102,6 +102,8 @@ def _split_shared_devices(trace: Trace) -> Trace:
 def times_of_ranks(ranks: Ranks) -> Table:
     """Return one row per rank, in the order of `find_members`.
 
+    Independent processes without kernels have a row each, with their step time.
+
     Columns: rank, device, step_ns (step time), compute_ns, exposed_communication_ns,
     exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (exposed waiting for the last rank in
     shared collectives and for messages), last_ratio (share of these in which the rank arrived
@@ -114,6 +116,9 @@ def times_of_ranks(ranks: Ranks) -> Table:
     means = (column.tolist() for column in (*by_process.values, by_process.means(base.lengths_ns)))
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
+    if independent_processes(ranks):
+        others = step_ns.keys() - {member.process for member in members}
+        members = (*members, *(Member(process, host=ranks.info.host) for process in sorted(others)))
     member_of_wait, in_step = waits["member"], waits["is_in_step"]
     # The last rank is known only if the ranks were in step before.
     is_last = in_step & (waits["last_member"] == member_of_wait)
@@ -213,6 +218,9 @@ def measure_ranks(ranks: Ranks) -> Result:
         "unmatched_count": int((matches.rows["match"] < 0).sum()),
     }
     notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
+    if n_apart := independent_processes(ranks):
+        text = "{n:count} independent processes: no rank and no process group was recorded."
+        notes = (Note.of(text, n=n_apart), *notes[1:])
     return Result("ranks", SPEC, {"ranks": table}, scalars, notes)
 
 
