@@ -253,7 +253,8 @@ def _told_of_pairs(row: dict[str, Any]) -> str:
     n_asked = sum(row[verdict] for verdict in _VERDICTS)
     return (
         f"{row['pairs']:,} pairs, {n_asked:,} commands: {row[ACCEPTED]:,} answers, "
-        f"{row[REFUSED]:,} documented errors (not recorded, no common steps), {row[DEFECT]} defects."
+        f"{row[REFUSED]:,} documented errors (not recorded, no common steps), "
+        f"{row[DEFECT]} defects."
     )
 
 
