@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures.steps.base import WINDOW
 from traceprof.model.activity import PARTS, Activity, Part
 from traceprof.model.grouping import groups_of
 from traceprof.model.results import Note, Result
@@ -140,8 +141,8 @@ LEAST_MFU: Final = 0.001
 """A smaller MFU is printed as 0.0% and says nothing about the use of the GPU."""
 
 
-def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return the note on MFU if most FLOPs of a step are known."""
+def on_peak(results: Mapping[str, Result], base: str) -> tuple[Note, ...]:
+    """Return the note on MFU if most FLOPs of a step (of the window without steps) are known."""
     table = table_of(results, "mfu")
     if table.empty:
         return ()
@@ -150,8 +151,9 @@ def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
     if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MAX_UNKNOWN_RATIO:
         return ()
     text = (
-        "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} per step of "
-        "{step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
+        "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} "
+        + ("in a window of" if base == WINDOW else f"per {base} of")
+        + " {step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
     )
     prefix = "at least " if unknown > _MIN_UNKNOWN_RATIO else ""
     values = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}

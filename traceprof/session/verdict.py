@@ -155,7 +155,7 @@ def make_verdict(
         idle=idle,
         made_of=(
             *on_compute(results, parts),
-            *on_peak(results),
+            *on_peak(results, base),
             *on_idle(idle, base),
             *on_ranges(results),
         ),
