@@ -131,6 +131,8 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     labels = [names.texts[key[0]] for key in groups.keys]
     ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda item: (-item[0], item[1]))
     shown = {name: share for share, name in ranked[:_MAX_CLASSES] if share >= _MIN_LISTED_RATIO}
+    if [*shown] == [_CLASSES[Activity.OTHER]]:
+        return ()
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
     return (_listed("Compute by kernel class: ", shown),)
