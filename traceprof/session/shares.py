@@ -76,18 +76,6 @@ _CAUSES: Final = {
 """The labels of the causes of idle time in a bar."""
 _MIN_LISTED_RATIO: Final = 0.01
 _MAX_CLASSES: Final = 5
-_CLASSES: Final = {
-    Activity.GEMM: "GEMM",
-    Activity.MOE: "MoE",
-    Activity.NORMALIZATION: "normalization",
-    Activity.QUANTIZE: "quantization",
-    Activity.LAYOUT: "layout conversion",
-    Activity.FFT: "FFT",
-    Activity.SORT_INDEX: "sorting and indexing",
-    Activity.RNG_DROPOUT: "random numbers",
-    Activity.CUDA_GRAPH: "CUDA graphs",
-    Activity.OTHER: "other kernels",
-}
 
 
 def idle_by_cause(results: Mapping[str, Result]) -> dict[str, float]:
@@ -131,7 +119,7 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     labels = [names.texts[key[0]] for key in groups.keys]
     ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda item: (-item[0], item[1]))
     shown = {name: share for share, name in ranked[:_MAX_CLASSES] if share >= _MIN_LISTED_RATIO}
-    if [*shown] == [_CLASSES[Activity.OTHER]]:
+    if [*shown] == [Activity.OTHER.label]:
         return ()
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
@@ -169,9 +157,8 @@ _MIN_UNKNOWN_RATIO: Final = 0.02
 def _class_of(activity: str, name: str) -> str:
     """Return the label of a kernel class, with the precision of matrix work."""
     kind = Activity(activity)
-    words = _CLASSES.get(kind, kind.value.replace("_", " "))
     precision = precision_of(name).upper() if kind in MATRIX_WORK else ""
-    return f"{precision} {words}" if precision else words
+    return f"{precision} {kind.label}" if precision else kind.label
 
 
 def with_shares(
