@@ -305,7 +305,8 @@ def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
     hull = TimeWindow(int(starts.min()), int(ends.max()))
     # Ranks do not begin together, so the end of a cut step is no gap in another rank's first step.
     left_out = times_of_steps(ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull)))
-    if independent_processes(ranks):  # a process that waits for its children does not stop them
+    # A process that waits for its children does not stop them.
+    if len(left_out) and independent_processes(ranks):
         left_out = left_out - times_of_steps(ledger.take(usual))
     kept = (times_of_steps(ledger) & hull.times) - left_out
     if not ledger["on_device"].any():  # host periods exclude the recorder's time
