@@ -53,6 +53,13 @@ def test_an_unknown_limit_is_not_invented() -> None:
     assert "the memory limit of the machine is not recorded" in found.evidence
 
 
+def test_a_limit_of_the_address_space_comes_first_if_it_is_smaller() -> None:
+    builder = loop(lambda step: 500 * MB + 64 * MB * step)
+    builder.setting("ram_bytes", "16000000000").setting("address_space_limit_bytes", "9000000000")
+    (found,) = found_in(builder)
+    assert any("memory reaches the `ulimit -v` limit of 9.000 GB" in e for e in found.evidence)
+
+
 def test_no_limit_of_the_cgroup_leaves_the_ram() -> None:
     builder = loop(lambda step: 500 * MB + 64 * MB * step)
     builder.setting("ram_limit_bytes", "max").setting("ram_bytes", "16000000000")

@@ -61,3 +61,5 @@ def test_the_memory_limit_is_the_smallest_of_the_cgroups_above_the_process(tmp_p
     own.write_text("4:cpu:/other\n3:memory:/job\n")  # version 1
     (root / "memory" / "job" / "memory.limit_in_bytes").write_text("2000\n")
     assert memory_limit(root, own) == "2000"
+    (root / "memory" / "job" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(root, own) == ""

@@ -28,7 +28,11 @@ _MIN_PART_GROWTH_RATIO: Final = 0.5
 _MIN_GROWTH_RATIO: Final = 0.1
 _MIN_GROWTH_BYTES: Final = 64e6
 _MAX_NOTED_S: Final = 7 * 86400
-_LIMITS: Final = {"ram_limit_bytes": "cgroup", "ram_bytes": "RAM"}
+_LIMITS: Final = {
+    "address_space_limit_bytes": "`ulimit -v`",
+    "ram_limit_bytes": "cgroup",
+    "ram_bytes": "RAM",
+}
 
 
 class Growth(NamedTuple):
