@@ -227,8 +227,7 @@ def try_(
     ] = 15.0,
     runs: Annotated[int, option("--runs", "Run each change at most N times.", "N", min=1)] = 12,
     goal: Annotated[
-        Literal["time", "memory"],
-        option("--goal", "Save step time, or peak memory (of the GPU, else of the process)."),
+        Literal["time", "memory"], option("--goal", "Reduce time or memory.", "NAME")
     ] = "time",
     step_from: StepFrom = None,
     scratch: Annotated[
