@@ -212,7 +212,7 @@ def test_what_pytorch_wrote_that_is_no_number_tells_nothing(tmp_path: Path, told
 
 def test_sizes_come_before_what_pytorch_wrote() -> None:
     given = [json.dumps(own) for own in PRODUCT]
-    found = work_of("aten::mm", *given, "7", "1")
+    found = work_of("aten::mm", *given, ("7", "1"))
     assert found is not None
     assert (found.flops, found.is_from_torch) == (FLOP, False)
 
