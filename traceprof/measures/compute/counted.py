@@ -159,6 +159,15 @@ def work_of_kernels(trace: Trace) -> Table:
     return Table({"operator": operator_rows, **work.columns, "precision": precision})
 
 
+@fact
+def launching_operators(trace: Trace) -> Table:
+    """Return the name of the innermost operator that launched each kernel; "" if none did."""
+    given, launches = trace.operator_inputs, launches_of(trace, "kernels")
+    rows = innermost(given, launches.process, launches.thread, launches.start_ns)
+    names = np.append(given["name"].plain(), "")[np.where(launches.is_known, rows, -1)]
+    return Table({"name": Names.of(names)})
+
+
 def _sum_operator_times(operators: Table, row: Ints, kernels: Table) -> Floats:
     """Return the time of each operator's matrix kernels and of all its kernels, in ns.
 
