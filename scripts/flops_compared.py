@@ -2,6 +2,7 @@
 
     python -m scripts.flops_compared                             print the table
     python -m scripts.flops_compared --write [--tracelens DIR]   write it into docs/hardware.md
+    python -m scripts.flops_compared --reports DIR               compare with TraceLens' own reports
 
 Without ``--tracelens`` (a checkout of AMD-AGI/TraceLens), its column keeps the values of the docs.
 """
@@ -9,9 +10,12 @@ Without ``--tracelens`` (a checkout of AMD-AGI/TraceLens), its column keeps the 
 from __future__ import annotations
 
 import argparse
+import ast
+import csv
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -259,12 +263,39 @@ def table(tracelens: bool) -> Iterator[str]:
         yield f"| {' | '.join([name, words, *counts, other, text_of(by_traceprof(case))])} |"
 
 
+def compare_reports(folder: Path) -> Iterator[str]:
+    """Yield how many rows of the reports of TraceLens' tests have the same FLOPs, by sheet."""
+    csv.field_size_limit(1 << 30)
+    found: dict[str, Counter[str]] = {}
+    for path in sorted(folder.rglob("*.csv")):
+        if path.name not in ("GEMM.csv", "SDPA_fwd.csv", "CONV_fwd.csv", "CONV_bwd.csv"):
+            continue
+        for row in csv.DictReader(path.read_text("utf-8").splitlines()):
+            if not row.get("GFLOPS_first"):
+                continue
+            keys = ("Input Dims_first", "Input type_first", "Concrete Inputs_first")
+            work = work_of(row["name"], *(json.dumps(ast.literal_eval(row[key])) for key in keys))
+            theirs = float(row["GFLOPS_first"]) * 1e9
+            state = "unknown" if work is None or not work.flops else ""
+            if work is not None and work.flops:
+                state = "equal" if abs(theirs - work.flops) <= 1 else "different"
+                causes = [row.get(f"param: {key}") for key in ("bias", "causal")]
+                state += " (bias or causal mask)" if state != "equal" and "True" in causes else ""
+            found.setdefault(path.stem, Counter())[state] += 1
+    for sheet, counts in found.items():
+        yield f"{sheet}: {', '.join(f'{n} {state}' for state, n in counts.most_common())}"
+
+
 def main() -> None:
     """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--tracelens", type=Path)
+    parser.add_argument("--reports", type=Path)
     asked = parser.parse_args()
+    if asked.reports:
+        print("\n".join(compare_reports(asked.reports)))
+        return
     if asked.tracelens:
         sys.path.insert(0, str(asked.tracelens))
     lines = "\n".join(table(bool(asked.tracelens)))
