@@ -59,3 +59,31 @@ def test_each_input_is_read_once_and_each_output_written_once() -> None:
     assert found["index_put_"] == 2 * 3 * 16 * 4 + 3 * 8
     assert found["views"] == found["mm"] == found["empty"] == 0
     assert found["fused"] == pytest.approx(7 * 10 * 4, abs=16)
+
+
+BROKEN = """
+import sys, torch
+sys.path.insert(0, "traceprof/annotate/inject")
+from _traceprof_runtime import hook_flops
+hook_flops.complain = lambda *words: print(words[0])
+counts = {}
+mode = hook_flops._byte_counter(torch, counts)
+with mode:
+    print((torch.ones(2) + 1).tolist())
+    hook_flops._n_bytes = lambda tensor: 1 / 0
+    print((torch.ones(2) + 2).tolist())
+print(mode.is_incomplete)
+"""
+
+
+def test_a_tensor_that_cannot_be_measured_does_not_disturb_the_program() -> None:
+    require("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split("\n")[:-1] == [
+        "[2.0, 2.0]",
+        "bytes are not counted",
+        "[3.0, 3.0]",
+        "True",
+    ]

@@ -95,7 +95,8 @@ class _Counter:
         for module in modules[:_MAX_MODULES]:
             for operator, flops in flops_by_module[module].items():
                 emitter.mark("metric:flop:%s|%s" % (module, operator), flops)
-        for operator, n_bytes in self._bytes_by_operator.items():
+        n_bytes_by_operator = {} if self._byte_mode.is_incomplete else self._bytes_by_operator
+        for operator, n_bytes in n_bytes_by_operator.items():
             emitter.mark("metric:moved:%s" % operator, n_bytes)
 
 
@@ -107,13 +108,22 @@ def _byte_counter(torch, bytes_by_operator):
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     class _Mode(TorchDispatchMode):
+        supports_higher_order_operators = True
+        is_incomplete = False
+
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            name = str(func.overloadpacket)
-            if func.overloadpacket not in flop_registry:
+            packet = getattr(func, "overloadpacket", None)
+            if packet is None or packet in flop_registry or self.is_incomplete:
+                return out
+            try:
                 n_bytes = _bytes_of_operator(torch, func, device, args, kwargs or {}, out)
-                if n_bytes:
-                    bytes_by_operator[name] = bytes_by_operator.get(name, 0) + n_bytes
+            except Exception as error:  # a tensor without storage: never the program's problem
+                self.is_incomplete = True
+                complain("bytes are not counted", error)
+                return out
+            if n_bytes:
+                bytes_by_operator[str(packet)] = bytes_by_operator.get(str(packet), 0) + n_bytes
             return out
 
     return _Mode()
