@@ -1,11 +1,12 @@
 import { itemsBetween } from "./channel.mjs";
+import { paintBoxes, paintCharts, paintMarks } from "./paint.mjs";
 import { paintRaster } from "./raster.mjs";
 
 const HATCH_PX = 7;
 
 /**
- * What lies under the plotly figure, on a canvas: bands, the analyzed window, grid lines and the
- * raster. As an image of the figure it would cost a PNG to encode and decode for every zoom.
+ * What lies on the axes of the plotly figure, on a canvas: bands, the analyzed window, grid lines, the
+ * raster, boxes, charts and marks. A picture that is saved has the last three as plotly traces.
  */
 export class Backdrop {
   constructor(canvas) {
@@ -14,11 +15,15 @@ export class Backdrop {
     this.pixels = null;
   }
 
-  draw(scene, plotHeight) {
+  draw(scene, plotHeight, { isPicture = false, scale = 1 } = {}) {
     const { canvas } = this;
     const { width, height } = scene;
-    resize(canvas, width, plotHeight);
+    resize(canvas, Math.round(width * scale), Math.round(plotHeight * scale));
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${plotHeight}px`;
     const context = canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.imageSmoothingEnabled = false;
     context.clearRect(0, 0, width, plotHeight);
     drawBands(context, scene);
     drawFocus(context, scene, plotHeight);
@@ -28,6 +33,10 @@ export class Backdrop {
       this.paint(scene);
       context.drawImage(this.raster, 0, 0, width, height, 0, 0, width, height);
     }
+    if (isPicture) return;
+    paintBoxes(context, scene);
+    paintCharts(context, scene, height);
+    paintMarks(context, scene, plotHeight);
   }
 
   /** The pixels are kept between pictures of one size: clearing is cheaper than allocating. */

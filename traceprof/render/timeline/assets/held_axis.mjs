@@ -2,17 +2,18 @@ import { element } from "./dom.mjs";
 
 const HALF_LABEL_PX = 24;
 
-/** The time axis once more, at the top of the window, where that of the figure was scrolled away. */
+/** The time axis while that of the figure is scrolled away, or does not show the view yet. */
 export class HeldAxis {
   constructor(app) {
     this.app = app;
     this.node = element("div", { cls: "held", hidden: "", "aria-hidden": "true" });
     this.scene = null;
+    this.settled = null;
   }
 
   draw() {
     const { scene, plot } = this.app;
-    const isHeld = Boolean(scene) && plot.getBoundingClientRect().top < 0;
+    const isHeld = Boolean(scene) && (this.settled !== scene || plot.getBoundingClientRect().top < 0);
     this.node.hidden = !isHeld;
     if (!isHeld || this.scene === scene) return;
     this.scene = scene;

@@ -69,8 +69,11 @@ export function drawnText({ trace, t0, t1, boxCount, width }) {
   const span = `${formatDuration(t1 - t0)} starting at ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
   const view = trace.beside ? viewName(trace, t0, t1) : span;
   const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events drawn as boxes, the rest as density`;
+  const counts = trace.merged?.counts ?? [];
+  const merged = counts.reduce((sum, count) => sum + count, 0);
+  const parts = merged ? [`${formatCount(merged)} short events are merged in this file: use traceprof view to see each one`] : [];
   const { starts } = trace.steps;
   const inView = lowerBound(starts, t1) - lowerBound(starts, t0);
   const isThinned = inView && !areStepsApart(inView, width);
-  return [view, events, ...(isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [])].join(" · ");
+  return [view, events, ...parts, ...(isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [])].join(" · ");
 }

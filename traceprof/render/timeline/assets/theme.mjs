@@ -6,6 +6,7 @@ const FONT = 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 const THEMES = {
   light: {
     muted: "#5d6b7e",
+    ground: "rgba(255,255,255,.8)",
     line: "#e3e7ec",
     ink: "#000000",
     band: "rgba(20,40,80,.045)",
@@ -16,6 +17,7 @@ const THEMES = {
   },
   dark: {
     muted: "#93a1b3",
+    ground: "rgba(21,27,35,.8)",
     line: "#2a3442",
     ink: "#ffffff",
     band: "rgba(255,255,255,.04)",
