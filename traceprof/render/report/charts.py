@@ -29,13 +29,14 @@ def category_style() -> str:
     return theme_style(variables, is_light_on_paper=True)
 
 
-def card(key: str, title: str, html: str) -> str:
-    """Return a section of the page: a heading with ``title``, then ``html``."""
+def card(key: str, title: str, html: str, *, is_folded: bool = False) -> str:
+    """Return a section of the page: a heading with ``title``, then ``html``, folded or not."""
     key = html_text(key)
-    return (
-        f'<section class="card" id="{key}" aria-labelledby="{key}-title">'
-        f'<h2 id="{key}-title">{html_text(title)}</h2>{html}</section>'
-    )
+    heading = f'<h2 id="{key}-title">{html_text(title)}</h2>'
+    content = f"{heading}{html}"
+    if is_folded:
+        content = f'<details class="section"><summary>{heading}</summary>{html}</details>'
+    return f'<section class="card" id="{key}" aria-labelledby="{key}-title">{content}</section>'
 
 
 def breakdown_bars(breakdown: Result) -> str:

@@ -18,7 +18,7 @@ from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.figure import figures_script
 from traceprof.render.charts.roofline import roofline_of_two_runs
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
-from traceprof.render.escape import html_list, html_text, plain_text
+from traceprof.render.escape import html_list, html_sentence, html_text, plain_text
 from traceprof.render.formatting import is_known, round_text, sentences, signed_duration, value_text
 from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, write_document
 from traceprof.render.palette import PART_STYLES
@@ -35,6 +35,8 @@ _RIGHT: Final = 110
 _ROW: Final = 22
 _MAX_CAUSES: Final = 10
 _MAX_CAUSE_LETTERS: Final = 48
+_MIN_REST_RATIO: Final = 0.005
+"""A smaller rest, as a share of the largest cause, is below the rounding of the numbers."""
 _HEIGHT: Final = 240
 _FOOT: Final = 18
 _MIN_VISIBLE_RATIO: Final = 0.05
@@ -132,7 +134,7 @@ def _bars_of_causes(difference: Result) -> list[Row]:
     for part in PART_STYLES:
         rest = sum(row["difference_ns"] for row in causes if row["part"] == part.key)
         rest -= sum(row["difference_ns"] for row in listed if row["part"] == part.key)
-        if rest:
+        if abs(rest) >= _MIN_REST_RATIO * largest:
             bars.append({"label": f"other {part.label}", "difference_ns": rest})
     return bars
 
@@ -274,7 +276,7 @@ def render_compared(
     """
     head = head_of(found)
     rows = options.rows or _DEFAULT_ROWS
-    answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
+    answer = "".join(f"<p>{html_sentence(sentence)}</p>" for sentence in head.sentences)
     warnings = html_list([*head.warnings, *head.remarks])
     link = None if beside is None else _kernel_links(beside)
     # The page embeds plotly.js only together with a timeline.

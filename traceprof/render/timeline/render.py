@@ -139,7 +139,8 @@ def timeline_fragment(packed: bytes, *, is_embedded: bool = False) -> Fragment:
     )
 
 
-_BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warnings}</header>
+_BODY: Final = """<header class="line"><h1>{title}</h1>
+<div class="sub">{subtitle}</div>{warnings}</header>
 <main>
 <div class="card">{timeline}</div>
 <footer>{notes}</footer>

@@ -1,5 +1,6 @@
 import { itemsBetween } from "./channel.mjs";
-import { paintBoxes, paintCharts, paintMarks } from "./paint.mjs";
+import { MARGIN } from "./figure.mjs";
+import { paintBoxes, paintCharts, paintMarks, paintTicks } from "./paint.mjs";
 import { paintRaster } from "./raster.mjs";
 
 const HATCH_PX = 7;
@@ -18,13 +19,14 @@ export class Backdrop {
   draw(scene, plotHeight, { isPicture = false, scale = 1 } = {}) {
     const { canvas } = this;
     const { width, height } = scene;
-    resize(canvas, Math.round(width * scale), Math.round(plotHeight * scale));
-    canvas.style.width = `${width}px`;
+    const whole = width + (isPicture ? 0 : MARGIN.right);
+    resize(canvas, Math.round(whole * scale), Math.round(plotHeight * scale));
+    canvas.style.width = `${whole}px`;
     canvas.style.height = `${plotHeight}px`;
     const context = canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.imageSmoothingEnabled = false;
-    context.clearRect(0, 0, width, plotHeight);
+    context.clearRect(0, 0, whole, plotHeight);
     drawBands(context, scene);
     drawFocus(context, scene, plotHeight);
     drawGrid(context, scene, plotHeight);
@@ -34,9 +36,15 @@ export class Backdrop {
       context.drawImage(this.raster, 0, 0, width, height, 0, 0, width, height);
     }
     if (isPicture) return;
+    context.save();
+    context.beginPath();
+    context.rect(0, 0, width, plotHeight);
+    context.clip();
     paintBoxes(context, scene);
     paintCharts(context, scene, height);
     paintMarks(context, scene, plotHeight);
+    context.restore();
+    paintTicks(context, scene, height);
   }
 
   /** The pixels are kept between pictures of one size: clearing is cheaper than allocating. */

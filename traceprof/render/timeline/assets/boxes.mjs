@@ -55,12 +55,12 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, color: shape.color });
 }
 
-function shapeFor(scene, shapes, category, name, isHit, alternates) {
+function shapeFor(scene, shapes, category, name, isHit, isStep) {
   const { key: kind } = scene.trace.categories[category];
-  const which = alternates ? name % 2 : SHADED.has(kind) ? shadeOf(name) : 0;
-  const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : category * N_SHADES + which;
+  const which = isStep ? name % 2 : SHADED.has(kind) ? shadeOf(name) : 0;
+  const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : `${isStep ? "step" : category} ${which}`;
   if (!shapes.has(key)) {
-    const plain = scene.colors[category];
+    const plain = isStep ? scene.theme.steps : scene.colors[category];
     let color = shaded(plain, which, PALE.has(kind));
     let fill = color;
     if (scene.matches) {

@@ -9,7 +9,7 @@ import { sampleTraces } from "./samples.mjs";
  * them; a picture that is saved has all of it as plotly traces and shapes.
  */
 
-export const MARGIN = { top: 26, right: 14, bottom: 10 };
+export const MARGIN = { top: 26, right: 40, bottom: 10 };
 export const CHART_HEIGHT = 84;
 export const CHART_GAP = 16;
 const STEP_BORDER_PX = 6;

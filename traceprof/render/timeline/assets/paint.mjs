@@ -1,5 +1,4 @@
 import { CHART_GAP, CHART_HEIGHT, chartsOf, curvesOf, marksOf } from "./figure.mjs";
-import { boxShapes } from "./boxes.mjs";
 import { formatSi } from "./format.mjs";
 import { inkOn } from "./color.mjs";
 
@@ -14,8 +13,8 @@ const ARROW_PX = 5;
 const DASHES = { solid: [], dot: [2, 3] };
 
 export function paintBoxes(context, scene) {
-  const { shapes, labels } = boxShapes(scene);
   const { t0, binNs, theme } = scene;
+  const { shapes, labels } = scene.drawn;
   for (const { boxes, fill } of shapes) {
     context.fillStyle = fill;
     context.beginPath();
@@ -33,26 +32,37 @@ export function paintBoxes(context, scene) {
   }
 }
 
-/** The charts below the lanes, with their grid and the numbers of their scales. */
+/** The charts of a view with their places: [{…chart, top, yOf}, …] */
+function placedCharts(scene, height, curves) {
+  return chartsOf(scene, curves).map((chart, i) => {
+    const top = height + CHART_GAP + i * (CHART_HEIGHT + CHART_GAP);
+    const [low, high] = chart.range;
+    return { ...chart, top, yOf: (value) => top + CHART_HEIGHT * (1 - (value - low) / (high - low)) };
+  });
+}
+
+/** The charts below the lanes, with their grid. */
 export function paintCharts(context, scene, height) {
   const curves = curvesOf(scene);
-  for (const [i, { axis, range, ticks }] of chartsOf(scene, curves).entries()) {
-    const top = height + CHART_GAP + i * (CHART_HEIGHT + CHART_GAP);
-    const yOf = (value) => top + CHART_HEIGHT * (1 - (value - range[0]) / (range[1] - range[0]));
+  for (const { axis, ticks, yOf } of placedCharts(scene, height, curves)) {
     context.fillStyle = scene.theme.line;
     for (const tick of ticks) context.fillRect(0, Math.round(yOf(tick)), scene.width, 1);
-    context.save();
-    context.beginPath();
-    context.rect(0, top, scene.width, CHART_HEIGHT);
-    context.clip();
     let below = null;
     for (const curve of curves.filter(({ yaxis }) => yaxis === axis.replace("axis", ""))) {
       const points = pointsOf(curve, scene, yOf);
       paintCurve(context, curve, points, curve.fill === "tonexty" ? below : null, yOf(0));
       below = points;
     }
-    context.restore();
-    paintTicks(context, scene, ticks, yOf);
+  }
+}
+
+/** The numbers of the scales, right of the charts. */
+export function paintTicks(context, scene, height) {
+  context.font = `${TICK_PX}px ${scene.theme.font}`;
+  context.textBaseline = "middle";
+  context.fillStyle = scene.theme.muted;
+  for (const { ticks, top, yOf } of placedCharts(scene, height, curvesOf(scene))) {
+    for (const tick of ticks) context.fillText(formatSi(tick), scene.width + 4, Math.min(yOf(tick), top + CHART_HEIGHT - TICK_PX / 2));
   }
 }
 
@@ -85,21 +95,6 @@ function paintCurve(context, { fill, fillcolor, line }, points, below, zero) {
   context.lineWidth = line.width;
   context.strokeStyle = line.color;
   context.stroke();
-}
-
-/** The numbers of a scale stand beside the curves, on a ground of their own. */
-function paintTicks(context, { theme, width }, ticks, yOf) {
-  context.font = `${TICK_PX}px ${theme.font}`;
-  context.textBaseline = "middle";
-  for (const tick of ticks) {
-    const text = formatSi(tick);
-    const room = context.measureText(text).width;
-    const y = yOf(tick) + (tick === ticks[0] ? -TICK_PX / 2 - 1 : tick === ticks.at(-1) ? TICK_PX / 2 + 2 : 0);
-    context.fillStyle = theme.ground;
-    context.fillRect(width - room - 5, y - TICK_PX / 2 - 1, room + 4, TICK_PX + 2);
-    context.fillStyle = theme.muted;
-    context.fillText(text, width - room - 3, y);
-  }
 }
 
 /** The borders of steps over all lanes, the frame of what is chosen, the arrow of its launch. */

@@ -6,6 +6,7 @@ import { viewName } from "./beside.mjs";
 import { sampleCharts } from "./samples.mjs";
 import { toPixel } from "./color.mjs";
 import { visibleRows } from "./lines.mjs";
+import { boxShapes } from "./boxes.mjs";
 import { areStepsApart } from "./figure.mjs";
 import { linesWithin } from "./band.mjs";
 import { lowerBound } from "./bisect.mjs";
@@ -36,6 +37,7 @@ export function makeScene(app) {
     areas: charts.length ? measureAreas(trace, t0, t1, width) : null,
     ticks: trace.beside ? stepTicks(trace, t0, t1, width) : makeTicks(t0, t1, width, trace.offset_ns),
   };
+  scene.drawn = boxShapes(scene);
   return scene;
 }
 
