@@ -108,14 +108,17 @@ def test_zooming_fetches_what_the_screen_can_show_and_hover_tells_it(view: View)
     assert page.complaints == []
 
 
-def test_an_answer_that_comes_in_time_is_drawn_once(view: View) -> None:
+def test_keys_move_the_first_timeline_before_any_click(view: View) -> None:
     page = view(many=_crowded_trace())
     _until(page, "traceprof.isSettled")
-    _js(page, "traceprof.patienceMs = 60_000")
-    before = _js(page, "traceprof.redraws")
-    _go_to(page, 20_000_000, 20_010_000)
-    _until(page, f"traceprof.redraws > {before}")
-    assert _js(page, "[traceprof.redraws, traceprof.trace.bin_ns]") == [before + 1, 0]
+    before = _js(page, "traceprof.t1 - traceprof.t0")
+    page.page.keyboard.press("w")
+    _until(page, f"traceprof.t1 - traceprof.t0 < {before}")
+    # What is typed into a field is text.
+    now = _js(page, "traceprof.t1 - traceprof.t0")
+    page.page.locator("input").first.focus()
+    page.page.keyboard.press("w")
+    assert _js(page, "traceprof.t1 - traceprof.t0") == now
 
 
 def test_while_data_is_on_its_way_nothing_looks_idle(view: View) -> None:

@@ -279,12 +279,13 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     )
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _DEFAULT_ROWS
+    has_several_ranks = max(len(ranks), len(document.ranks)) > 1
     context = PageContext(ranks, document.selection.window.hull, extent.window, document.ranks)
     sections = [
         _Card(section.name, section.title, _section(document, section, context, rows))
         for section in sections_of(document, options)
         if len(section.table) and section.name != _FINDINGS
-        if len(ranks) > 1 or section.name not in _OF_SEVERAL_RANKS
+        if has_several_ranks or section.name not in _OF_SEVERAL_RANKS
     ]
     stills = StillPictures(ranks)
     advice = "" if findings is None else findings_html(stills, findings, extent.window, briefing)

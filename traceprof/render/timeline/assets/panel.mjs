@@ -154,6 +154,7 @@ export class Panel {
   /** Nothing is chosen: tell of the view, once it rests. */
   showView() {
     clearTimeout(this.timer);
+    this.showRest();
     this.timer = setTimeout(() => this.show(viewContent(this.app)), this.content ? REST_MS : 0);
   }
 
