@@ -11,7 +11,7 @@ from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
 from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
-from traceprof.render.charts.memory import memory_chart, memory_style
+from traceprof.render.charts.memory import memory_chart, memory_script, memory_style
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
@@ -106,7 +106,7 @@ def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 
 def render_html(document: Answered, options: Options) -> str:
-    """Return all results as one HTML page without scripts that needs no other file.
+    """Return all results as one HTML page that needs no other file.
 
     The page has the verdict, charts, warnings and notes, and tables, in this order.
 
@@ -139,7 +139,8 @@ def render_html(document: Answered, options: Options) -> str:
         html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
-    return write_document(title, f"{top}<main>{''.join(body)}</main>", styles)
+    script = memory_script() if MEMORY_NAME in document.results else ""
+    return write_document(title, f"{top}<main>{''.join(body)}</main>", styles, script=script)
 
 
 def _scrolling(title: str, chart: str) -> str:

@@ -224,7 +224,8 @@ def _reasons_of(result: Result) -> dict[str, Any]:
 def _cause(row: Row) -> dict[str, Any]:
     """Return one cause in the JSON form of the panel; ``device`` and ``rank`` are -1 if unknown."""
     name, kind = plain_text(str(row["name"]), 600), str(row["kind"])
-    words = name if kind in _KINDS_WITHOUT_PREFIX else f"{kind} {name}".strip()
+    has_kind = kind not in (*_KINDS_WITHOUT_PREFIX, name)
+    words = f"{kind} {name}".strip() if has_kind else name
     rank = _RANK.fullmatch(name) if kind == "waiting" else None
     if kind == "waiting":
         words = f"waiting for {name.strip('()')}"

@@ -13,7 +13,7 @@ import { lineOfTarget } from "./lines.mjs";
 import { makePicture } from "./picture.mjs";
 import { lanesInWindow, placeSelection, sizeParts } from "./sizing.mjs";
 
-const SETTLE_MS = 120; // plotly draws its axes anew when the view rests: that takes more than a frame
+const SETTLE_MS = 200; // plotly draws its axes anew when the view rests: that takes more than a frame
 const PAPER_PX = 520; // what the lanes have of the width of A4 and of Letter
 
 /** The timeline: what is shown (t0, t1, open groups, …) and the page that shows it. */
