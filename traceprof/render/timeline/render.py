@@ -51,7 +51,7 @@ MAX_ITEMS: Final = 5_000_000
 """Maximum number of items of a page. More events are merged, and the page reports that."""
 
 MAX_BYTES: Final = 8_800_000
-"""Maximum compressed size of the items in bytes: a page of 12 MB, about 3 million events."""
+"""Maximum compressed size of the items in bytes: a page of 12 MB, up to 3 million events."""
 
 _MIN_ITEMS: Final = 10_000
 _SIZE_MARGIN_RATIO: Final = 0.9
