@@ -1,5 +1,5 @@
 import { Address, formatLink, linkOf } from "./link.mjs";
-import { MARGIN, figureHeights, makeAxes } from "./figure.mjs";
+import { MARGIN, figureHeights } from "./figure.mjs";
 import { applyTheme, storeTheme, themeOf } from "./theme.mjs";
 import { drawnText, makeScene } from "./scene.mjs";
 import { spanOf } from "./targets.mjs";
@@ -13,7 +13,6 @@ import { lineOfTarget } from "./lines.mjs";
 import { makePicture } from "./picture.mjs";
 import { lanesInWindow, placeSelection, sizeParts } from "./sizing.mjs";
 
-const SETTLE_MS = 200; // plotly draws its axes anew when the view rests: that takes more than a frame
 const PAPER_PX = 520; // what the lanes have of the width of A4 and of Letter
 
 /** The timeline: what is shown (t0, t1, open groups, …) and the page that shows it. */
@@ -28,7 +27,6 @@ export class Timeline extends Searcher {
     this.hidden = new Set();
     this.lit = null; // where matches are that are not on the page
     this.frame = 0;
-    this.resting = 0;
     this.redraws = 0;
     this.root = root;
     this.isEmbedded = "embedded" in root.dataset;
@@ -104,7 +102,7 @@ export class Timeline extends Searcher {
     this.followLink();
     if (!this.chosen && !this.selection) this.describe();
     this.draw();
-    await this.settle();
+    await this.axis.settle();
     await this.minimap.draw();
     this.minimap.showView();
   }
@@ -124,7 +122,7 @@ export class Timeline extends Searcher {
   print(isPrinting) {
     this.isPrinting = isPrinting;
     this.draw();
-    this.settle();
+    this.axis.settle();
   }
 
   scrolled() {
@@ -151,27 +149,13 @@ export class Timeline extends Searcher {
     const scale = Math.max(window.devicePixelRatio || 1, this.isPrinting ? 2 : 1);
     this.backdrop.draw(this.scene, figureHeights(this.scene).plot, { scale });
     sizeParts(this);
-    clearTimeout(this.resting);
-    this.resting = setTimeout(() => this.settle(), SETTLE_MS);
-    this.axis.draw();
+    this.axis.follow();
     this.toolbar.menu.show();
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
     placeSelection(this);
     this.notes.draw();
     if (this.hasAddress) this.address.write();
-  }
-
-  /** The axes of the figure follow when the view rests; until then those of the canvas stand for them. */
-  async settle() {
-    clearTimeout(this.resting);
-    const { scene } = this;
-    const { data, layout } = makeAxes(scene);
-    await this.plotly.react(this.figure, data, layout, this.plotlyConfig);
-    if (this.scene !== scene) return;
-    this.axis.settled = scene;
-    this.axis.draw();
-    this.redraws += 1;
   }
 
   /** What the reader does on purpose is an entry of the history; moving about is none. */

@@ -1,4 +1,4 @@
-import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./color.mjs";
+import { inkOn, shadeOf, shaded, withAlpha } from "./color.mjs";
 import { areMeant } from "./matching.mjs";
 import { escapeForPlotly } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";

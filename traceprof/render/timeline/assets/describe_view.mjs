@@ -37,7 +37,8 @@ function rangesPart(trace, from, to) {
   const cells = ({ key, ns, count }) => [key, formatPercent(ns / (to - from)), formatDuration(ns), formatCount(count)];
   const caption = "CPU time in view (click a row to go to the longest)";
   const listed = found.map((entry) => ({ cells: cells(entry), target: entry.event }));
-  return [factsPart("", [fact("duration", formatDuration(to - from))]), tablePart(caption, ["Name", "Share", "Time", "Count"], listed)];
+  const length = factsPart("", [fact("duration", formatDuration(to - from))]);
+  return [length, tablePart(caption, ["Name", "Share", "Time", "Count"], listed)];
 }
 
 function gapsPart(trace, places, from, to) {
@@ -50,7 +51,7 @@ function gapsPart(trace, places, from, to) {
   if (isCut) devices.sort((a, b) => lengthOf(b.own) - lengthOf(a.own) || b.idle - a.idle);
   const rows = devices.slice(0, MAX_DEVICES).map(({ place, idle, own }) => {
     const gap = idleWithin(trace, place, from, to);
-    const gaps = [gap, ...(shared ? [own] : [])].map((target) => (target ? formatDuration(lengthOfTarget(trace, target)) : "–"));
+    const gaps = [gap, ...(shared ? [own] : [])].map((target) => (target ? formatDuration(lengthOf(target)) : "–"));
     const known = partly ? [recordedShare(trace, place, from, to)] : [];
     return { cells: [deviceName(trace, place), formatShare(idle), ...gaps, ...known.map(formatShare)], target: own ?? gap };
   });

@@ -1,6 +1,8 @@
 import { element } from "./dom.mjs";
+import { makeAxes } from "./figure.mjs";
 
 const HALF_LABEL_PX = 24;
+const SETTLE_MS = 200; // plotly draws its axes anew when the view rests: that takes more than a frame
 
 /** The time axis while that of the figure is scrolled away, or does not show the view yet. */
 export class HeldAxis {
@@ -9,6 +11,27 @@ export class HeldAxis {
     this.node = element("div", { cls: "held", hidden: "", "aria-hidden": "true" });
     this.scene = null;
     this.settled = null;
+    this.timer = 0;
+  }
+
+  /** Stand for the axis of the figure until the view rests. */
+  follow() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.settle(), SETTLE_MS);
+    this.draw();
+  }
+
+  /** Have plotly draw the axes of the view. */
+  async settle() {
+    clearTimeout(this.timer);
+    const { app } = this;
+    const { scene } = app;
+    const { data, layout } = makeAxes(scene);
+    await app.plotly.react(app.figure, data, layout, app.plotlyConfig);
+    if (app.scene !== scene) return;
+    this.settled = scene;
+    this.draw();
+    app.redraws += 1;
   }
 
   draw() {

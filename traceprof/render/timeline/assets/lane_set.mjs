@@ -104,7 +104,8 @@ export class LaneSet {
     const sections = new Map();
     this.trace.groups.forEach(({ kind, section }, place) => {
       if (kind === "steps" || !isFound(this.textOf(place), words)) return;
-      if (!sections.has(section) || (kind === "device" && this.trace.groups[sections.get(section)].kind !== "device")) sections.set(section, place);
+      const isFirstDevice = kind === "device" && this.trace.groups[sections.get(section)]?.kind !== "device";
+      if (isFirstDevice || !sections.has(section)) sections.set(section, place);
     });
     return [...sections.values()];
   }

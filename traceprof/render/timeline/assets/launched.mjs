@@ -50,12 +50,14 @@ export function launchedParts(trace, event) {
   if (!found.length || (trace.rows[event.row].kind === "api" && found.length < 2)) return [];
   const [begin] = spanOf(trace, event);
   const total = found.reduce((sum, target) => sum + lengthOfTarget(trace, target), 0);
+  const sinceBegin = (target) => `+${formatDuration(spanOf(trace, target)[0] - begin)}`;
   const rows = found.slice(0, MOST_LISTED).map((target) => ({
-    cells: [titleOf(trace, target), `+${formatDuration(spanOf(trace, target)[0] - begin)}`, formatDuration(lengthOfTarget(trace, target))],
+    cells: [titleOf(trace, target), sinceBegin(target), formatDuration(lengthOfTarget(trace, target))],
     titles: [deviceName(trace, trace.rows[target.row].group)],
     target,
   }));
   const of = found.length > MOST_LISTED ? `; the first ${MOST_LISTED}` : "";
-  const caption = `Launched by ${titleOf(trace, event)}: ${formatCount(found.length)} on the GPU, ${formatDuration(total)} in total${of}`;
+  const sum = `${formatCount(found.length)} on the GPU, ${formatDuration(total)} in total`;
+  const caption = `Launched by ${titleOf(trace, event)}: ${sum}${of}`;
   return [tablePart(caption, ["Name", "Start", "Duration"], rows)];
 }

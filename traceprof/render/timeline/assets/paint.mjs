@@ -9,7 +9,7 @@ import { inkOn } from "./color.mjs";
 
 const LABEL_PX = 10.5;
 const TICK_PX = 9;
-const ARROW_PX = 5;
+const ARROW_PX = 10;
 const DASHES = { solid: [], dot: [2, 3] };
 
 export function paintBoxes(context, scene) {
@@ -62,7 +62,8 @@ export function paintTicks(context, scene, height) {
   context.textBaseline = "middle";
   context.fillStyle = scene.theme.muted;
   for (const { ticks, top, yOf } of placedCharts(scene, height, curvesOf(scene))) {
-    for (const tick of ticks) context.fillText(formatSi(tick), scene.width + 4, Math.min(yOf(tick), top + CHART_HEIGHT - TICK_PX / 2));
+    const lowest = top + CHART_HEIGHT - TICK_PX / 2;
+    for (const tick of ticks) context.fillText(formatSi(tick), scene.width + 4, Math.min(yOf(tick), lowest));
   }
 }
 
@@ -132,6 +133,6 @@ function paintArrow(context, [x0, y0], [x1, y1], color) {
   context.stroke();
   context.beginPath();
   context.moveTo(x1, y1);
-  for (const side of [2.6, -2.6]) context.lineTo(x1 + 2 * ARROW_PX * Math.cos(angle + side), y1 + 2 * ARROW_PX * Math.sin(angle + side));
+  for (const side of [angle + 2.6, angle - 2.6]) context.lineTo(x1 + ARROW_PX * Math.cos(side), y1 + ARROW_PX * Math.sin(side));
   context.fill();
 }

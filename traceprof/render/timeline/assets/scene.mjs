@@ -77,5 +77,6 @@ export function drawnText({ trace, t0, t1, boxCount, width }) {
   const { starts } = trace.steps;
   const inView = lowerBound(starts, t1) - lowerBound(starts, t0);
   const isThinned = inView && !areStepsApart(inView, width);
-  return [view, events, ...parts, ...(isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [])].join(" · ");
+  const steps = isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [];
+  return [view, events, ...parts, ...steps].join(" · ");
 }
