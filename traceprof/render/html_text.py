@@ -13,13 +13,13 @@ from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.charts.memory import memory_chart, memory_script, memory_style
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
+from traceprof.render.charts.parts import parts_bar
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
 from traceprof.render.page.document import WARNINGS_TITLE, html_table, write_document
 from traceprof.render.palette import CATEGORIES, ink_on
 from traceprof.render.registry import Answered, Options
-from traceprof.render.report.charts import parts_bar
 from traceprof.render.shown import Row, further_tables, table_for_people
 from traceprof.snapshots import MEMORY_NAME
 

@@ -15,9 +15,9 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import NOT_CHECKED, Briefing, findings_for_people
+from traceprof.render.charts.parts import parts_bar
 from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
 from traceprof.render.formatting import process_label, saving_words, sentences, value_text
-from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
 from traceprof.render.shown import Row
 from traceprof.session.answer import Document
