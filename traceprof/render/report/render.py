@@ -211,6 +211,7 @@ _DEFAULT_ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000
 _FINDINGS: Final = "findings"
 _RANK_STEPS: Final = "rank-steps"
+_STRAGGLERS: Final = "stragglers"
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "peers": peer_matrix,
@@ -304,7 +305,7 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     shown = sorted(
         (item for item in cards if item.html), key=lambda item: _ORDER.get(item.key, len(_ORDER))
     )
-    unfolded = _UNFOLDED | ({_RANK_STEPS} if stragglers_html(document) else set())
+    unfolded = _UNFOLDED | ({_RANK_STEPS, _STRAGGLERS} if stragglers_html(document) else set())
     title = options.title or document.info.path
     body = (
         f"<header><h1>{html_text(title)}</h1>{heading_html(document, briefing)}</header>"
