@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -23,6 +24,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
+from traceprof.names.functions import is_function
 
 _MIN_WAITING_RATIO: Final = 0.02
 _MAX_FUNCTIONS: Final = 3
@@ -100,26 +102,50 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         if not found:
             raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")
         return
+    name = _main_name(context, claim)
+    unmarked = "the program uses no DataLoader, and no range names this work"
     yield Finding(
         title=Note.of(
-            "Unnamed work before the forward pass (possibly batch fetching) takes {share:ratio} of "
-            "step time",
+            "{name}, before the forward pass, takes {share:ratio} of step time"
+            if name
+            else "Unnamed work before the forward pass (possibly batch fetching) takes "
+            "{share:ratio} of step time",
             share=share,
+            **({"name": name} if name else {}),
         ),
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
             context.timed(claim.total_ns),
             Note.of(
-                "the program uses no DataLoader, and no range names this work"
-                if _has_hooks(context)
+                unmarked
+                if _has_hooks(context) and not name
                 else "no range marks data loading"
             ),
         ),
-        action=f"Name this work, {_how_to_name(context)} if it loads data. Then load the next "
-        "batch in another thread or process, or use a DataLoader with workers.",
+        action=("" if name else f"Name this work, {_how_to_name(context)} if it loads data. ")
+        + ("If this work makes the batch, make" if name else "Then make")
+        + " the next batch in another thread or process, or use a DataLoader with workers.",
         caveat="It can be any work that the program does between two steps.",
     )
+
+
+def _main_name(context: Context, claim: Claim) -> str:
+    """Return the function or range of the program with most of ``claim``; "" if there is none."""
+    parts = list(context.ranks)
+    sums = Counter[str]()
+    for place, times in claim.times.items():
+        part = parts[-1 - place]
+        processes = np.unique(part.ranges["process"]).tolist()
+        work = work_of_main_threads(part, dict.fromkeys(processes, times))
+        is_named = work["operator"].isin(tuple(part.ranges["name"].distinct()))
+        is_named |= np.fromiter(map(is_function, work["operator"]), np.bool_, len(work))
+        named = work.take(is_named)
+        for row in summed(named, named["ns"], "operator").rows():
+            sums[row["operator"]] += row["ns"]
+    name, ns = next(iter(sums.most_common(1)), ("", 0))
+    is_loop = name == context.steps.source or name.endswith("<module>")
+    return name if not is_loop and 2 * ns > claim.total_ns else ""
 
 
 def _in_functions(context: Context) -> Iterator[Finding]:
