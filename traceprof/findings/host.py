@@ -26,6 +26,7 @@ from traceprof.findings.host_work import (
     DRIVER,
     FILES,
     ON_FUNCTION,
+    OPERATORS,
     WORDS,
     advice_for,
     main_work,
@@ -217,6 +218,8 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
     main_kind = main_work(context, claim.times)
+    if kind is Kind.MEASURED and main_kind == OPERATORS:
+        kind = Kind.BOUNDED  # operators get faster, but they remain
     named, names = notes_on_names(context, claim.times)
     function = main_function(context, claim.times) if not main_kind else ""
     main_words = f", mostly {WORDS[main_kind]}" if main_kind in WORDS else ""
