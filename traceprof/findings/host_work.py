@@ -124,6 +124,4 @@ def advice_for(context: Context, kind: str, alone: str) -> str:
     software, recorded = context.software, context.ranks.recorded
     by_stack = software.recorder is RecordedBy.TORCH and "functions" not in recorded
     how = "; profile(with_stack=True) names it" if by_stack else ""
-    return (
-        f"Find the {python} in {gaps} ({examples}{how}), and move it {where}."
-    )
+    return f"Find the {python} in {gaps} ({examples}{how}), and move it {where}."

@@ -142,8 +142,8 @@ def inferred_forward_on_host(trace: Trace) -> dict[int, Intervals]:
     """Return when each process without devices was in a forward pass without a range.
 
     A forward pass lasts from the first to the last operator of the loop's thread outside its
-    phases, before a backward pass. It begins after a pause that is longer than all of its operators:
-    operators before such a pause make the batch. It is discarded if data is fetched or an
+    phases, before a backward pass. Operators before a pause that is longer than all operators make
+    the batch, so a forward pass begins after such a pause. It is discarded if data is fetched or an
     evaluation runs between it and the backward pass.
     """
     found: dict[int, Intervals] = {}

@@ -26,9 +26,7 @@ LOGGING: Final = "logging"
 SYNCHRONIZATION: Final = "host synchronization"
 UNKNOWN: Final = "unknown"
 ROLLOUT: Final = "rollout"
-BETWEEN_CAUSES: Final = (
-    *(EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, SYNCHRONIZATION, UNKNOWN),
-)
+BETWEEN_CAUSES: Final = (*(EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, SYNCHRONIZATION, UNKNOWN),)
 """Causes of the time between two steps, in the order in which they claim time.
 
 evaluation: ranges with such a name, or forward passes without training; this includes teacher

@@ -277,9 +277,7 @@ _MIN_EXCESS_RATIO: Final = 0.05
 _MIN_EXPLAINED_RATIO: Final = 0.5
 _MAX_STEPS_WITH_OCCASION_RATIO: Final = 0.5
 """A cost in a larger share of the steps is part of the loop."""
-_MAX_STEPS_BESIDE_OCCASIONS_RATIO: Final = 0.7
-"""The same for costs between steps, which make two steps longer: the one before and the one after.
-"""
+_MAX_STEPS_OF_COST: Final = 2
 
 
 def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
@@ -304,9 +302,7 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
     return found
 
 
-def _launched_within(
-    trace: Trace, times: Mapping[int, Intervals]
-) -> dict[int, Intervals]:
+def _launched_within(trace: Trace, times: Mapping[int, Intervals]) -> dict[int, Intervals]:
     """Return the device time of the work that each process launched within its ``times``."""
     found: dict[int, Intervals] = {}
     for name in DEVICE_TABLES if times else ():
@@ -337,7 +333,7 @@ def explained_by(steps: Table, times: Mapping[str, Floats], is_included: Bools) 
     for process_rows in rows_by_value(steps["process"][included]).values():
         rows = included[process_rows]
         has = whole[rows] > _MIN_EXCESS_RATIO * float(np.median(durations[rows]))
-        if not has.any() or has.mean() > _MAX_STEPS_BESIDE_OCCASIONS_RATIO:
+        if not has.any() or _count_costs(has) > _MAX_STEPS_WITH_OCCASION_RATIO * len(has):
             continue
         typical = float(np.median(durations[rows[~has]]))
         excess = durations[rows] - typical
@@ -348,6 +344,15 @@ def explained_by(steps: Table, times: Mapping[str, Floats], is_included: Bools) 
         )
         found[rows[is_known]] = names[each[rows[is_known]].argmax(axis=1)]
     return found
+
+
+def _count_costs(has: Bools) -> int:
+    """Return the number of costs, of which each makes one step or two consecutive steps longer.
+
+    A cost between two steps makes both longer. If more steps follow each other, each has its own.
+    """
+    first, last = np.flatnonzero(np.diff(has, prepend=False, append=False)).reshape(-1, 2).T
+    return len(first) if (last - first).max(initial=0) <= _MAX_STEPS_OF_COST else int(has.sum())
 
 
 def notes_on_occasions(steps: Table) -> Iterable[Note]:
