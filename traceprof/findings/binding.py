@@ -40,6 +40,7 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     finding are mostly not on the critical path, the CPU determines the step time: faster kernels
     only lengthen the idle time.
     """
+    found = _without_data_of_late_rank(found)
     saving = [one for one in found if _saves_in_step(one)]
     if not saving:
         return list(found)
@@ -61,6 +62,16 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     return [_hidden_off_path(one, path) if _saves_in_step(one) else one for one in found]
 
 
+def _without_data_of_late_rank(found: Sequence[SettledFinding]) -> list[SettledFinding]:
+    """Return ``found`` with data loading as a bound if it makes a rank late: it saves time once."""
+    is_late = any(_is_due_to_data(one) for one in found if one.rule.name != "input_bound")
+    return [
+        _hidden(one, Note(_OF_LATE_RANK)) if is_late and one.rule.name == "input_bound" else one
+        for one in found
+    ]
+
+
+_OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
 _BEHIND_WORKERS: Final = (
     "the loop waits for the DataLoader workers ({share:ratio} of step time), so this change saves "
     "time only after data loading is faster"
@@ -76,9 +87,13 @@ _OFF_PATH: Final = (
 
 def _is_behind_loader(settled: SettledFinding) -> bool:
     """Return whether a slow loader can hide the saving of a finding."""
-    is_due_to_data = SUBJECTS["data"] in settled.finding.other_subjects
-    is_limited = settled.rule.name not in _NOT_IN_STEP and not is_due_to_data
+    is_limited = settled.rule.name not in _NOT_IN_STEP and not _is_due_to_data(settled)
     return _saves_in_step(settled) and is_limited
+
+
+def _is_due_to_data(settled: SettledFinding) -> bool:
+    """Return whether the cause of a finding is data loading."""
+    return SUBJECTS["data"] in settled.finding.other_subjects
 
 
 def _saves_in_step(settled: SettledFinding) -> bool:

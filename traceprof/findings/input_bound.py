@@ -18,7 +18,7 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import find_host_phases, times_before_forward
 from traceprof.measures.idle.charges import work_of_main_threads
 from traceprof.measures.idle.lanes import functions_without_launches
-from traceprof.measures.rows import union_of
+from traceprof.measures.rows import bounds, union_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -28,6 +28,7 @@ from traceprof.names.functions import is_function
 
 _MIN_WAITING_RATIO: Final = 0.02
 _MAX_FUNCTIONS: Final = 3
+_MAX_OPEN_FACTOR: Final = 1.5
 _MIN_HOST_RATIO: Final = 0.1
 """Without devices, the host computes and data loading always takes time: report only a large
 share."""
@@ -142,8 +143,16 @@ def _main_name(context: Context, claim: Claim) -> str:
         for row in summed(named, named["ns"], "operator").rows():
             sums[row["operator"]] += row["ns"]
     name, ns = next(iter(sums.most_common(1)), ("", 0))
-    is_loop = name == context.steps.source or name.endswith("<module>")
-    return name if not is_loop and 2 * ns > claim.total_ns else ""
+    opened_ns = sum(context.ranks.each(_open_ns, name, context.typical))
+    # A range or function around the whole step does not name this work.
+    return name if 2 * ns > claim.total_ns and opened_ns < _MAX_OPEN_FACTOR * ns else ""
+
+
+def _open_ns(part: Trace, name: str, typical: Intervals) -> int:
+    """Return the typical time in which a range or function of this name is open."""
+    rows = [bounds(table.take(table["name"] == name)) for table in (part.ranges, part.functions)]
+    times = [Intervals.union_of(*of_table) for of_table in rows]
+    return ((times[0] | times[1]) & typical).total_ns
 
 
 def _in_functions(context: Context) -> Iterator[Finding]:

@@ -111,8 +111,8 @@ IDLE_SPEC: Final = ResultSpec.of(
 def measure_idle(ranks: Ranks) -> Result:
     """Return the idle time of each device by cause."""
     lost = lost_work(ranks)
-    is_idle_known = lost is None or lost.is_idle_known
-    return _finish(measured_by_rank(ranks, _measure), analyzed(ranks), is_idle_known)
+    is_known = lost is None or lost.is_idle_known
+    return _finish(measured_by_rank(ranks, _measure), analyzed(ranks), is_known)
 
 
 def _measure(trace: Trace) -> Result:
@@ -238,11 +238,8 @@ def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
     return waited
 
 
-def _finish(result: Result, shares_of: Analyzed, is_idle_known: bool) -> Result:
-    """Return the combined result of all ranks with shares, order, and notes.
-
-    If too much GPU work is missing, no step is called host-bound.
-    """
+def _finish(result: Result, shares_of: Analyzed, is_known: bool) -> Result:
+    """Return the combined result of all ranks with shares, order, and notes."""
     table, devices, names = (result.tables[name] for name in ("causes", "devices", "names"))
     of_device = groups_of(table["device"])
     idle_ns = of_device.reduced(np.add, table["total_ns"])[of_device.number]
@@ -272,12 +269,8 @@ def _finish(result: Result, shares_of: Analyzed, is_idle_known: bool) -> Result:
     )
     lost = [Note.of(text, missing=missing)] if missing else []
     unrecorded = note_on_unrecorded(result, devices["recorded_ns"])
-    return result.with_notes(
-        *lost,
-        *unrecorded,
-        *(_notes_on_host_bound(result.tables["host_bound_steps"]) if is_idle_known else ()),
-        *_note_on_host_names(names),
-    )
+    bound = _notes_on_host_bound(result.tables["host_bound_steps"]) if is_known else []
+    return result.with_notes(*lost, *unrecorded, *bound, *_note_on_host_names(names))
 
 
 def _sum_over_devices(causes: Table, base: Analyzed) -> Table:
