@@ -87,7 +87,10 @@ def test_what_is_compiled_is_not_advised_to_be_compiled(name: str, is_compiled: 
 
 
 def job(late: str, wait_ms: int) -> Ranks:
-    """Return 4 ranks that wait ``wait_ms`` for workers; rank 3 loads or computes 30 ms longer."""
+    """Return 4 ranks that wait ``wait_ms`` for workers; rank 3 loads or computes 30 ms longer.
+
+    Of 11 steps, 9 follow a shared collective and precede another one.
+    """
     builders, now = [TraceBuilder() for _ in range(4)], 0
     for number in range(12):
         last = now + (wait_ms + 60) * MS
@@ -131,7 +134,7 @@ def rules_of(ranks: Ranks) -> dict[str, Found]:
 def test_a_rank_that_is_late_due_to_its_data_saves_this_time_once() -> None:
     rules = rules_of(job("data", wait_ms=1))
     assert "the device waits for data" in rules["straggler"].evidence[0]
-    assert rules["straggler"].saving_ns == pytest.approx(30 * MS, rel=0.1)
+    assert rules["straggler"].saving_ns == pytest.approx(30 * MS * 9 / 11, rel=0.01)
     assert "loads its data more slowly" in rules["straggler"].action
     assert rules["input_bound"].kind == "bounded"
     assert "the saving on the late rank" in rules["input_bound"].evidence[0]
@@ -144,4 +147,4 @@ def test_a_slow_rank_behind_a_loader_is_a_bound_with_the_reason() -> None:
     assert rules["input_bound"].kind == "measured"
     alone = rules_of(job("compute", wait_ms=1))["straggler"]
     assert not any("DataLoader workers" in note for note in alone.evidence)
-    assert alone.saving_ns == pytest.approx(30 * MS, rel=0.1)
+    assert alone.saving_ns == pytest.approx(30 * MS * 9 / 11, rel=0.01)
