@@ -19,7 +19,7 @@ from traceprof.names.functions import is_function
 
 _MAIN_RATIO: Final = 0.5
 _LAUNCHING, DRIVER, FILES = "launching", "driver", "files"
-_OPERATORS, _RUNTIME = "operators", "runtime"
+OPERATORS, _RUNTIME = "operators", "runtime"
 _KINDS: Final = (
     (_LAUNCHING, re.compile(r"^(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")),
     (DRIVER, re.compile(r"^(cuda|cu|hip|nv|nccl|rccl|cublas|cudnn|miopen|rocblas)[A-Z_]\w*$")),
@@ -30,7 +30,7 @@ _KINDS: Final = (
             r"|send\w*|recv\w*|mmap(64)?|munmap|MPI_\w+)$"
         ),
     ),
-    (_OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$")),
+    (OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$|^Optimizer\.(step|zero_grad)#")),
 )
 """Kinds of names and their patterns; the first pattern that matches counts."""
 _XLA_NAMES: Final = re.compile(
@@ -46,7 +46,7 @@ WORDS: Final = {
     _LAUNCHING: "slow launch calls",
     DRIVER: "driver and library calls",
     FILES: "reading, writing, and sending data",
-    _OPERATORS: "operators",
+    OPERATORS: "operators",
     _RUNTIME: "the XLA runtime",
     NOTHING: "not recorded",
 }
@@ -56,7 +56,7 @@ _ADVICE_BY_KIND: Final = {
     "WSL, and other jobs.",
     DRIVER: "Create contexts, streams, communicators, and handles once, before the loop.",
     FILES: "Read, write, and send data in another thread during GPU work.",
-    _OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
+    OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
     "operators, and avoid loops over views and slices.",
 }
 ON_FUNCTION: Final = (
@@ -94,7 +94,7 @@ def is_call(name: str) -> bool:
 
 def is_operator(name: str) -> bool:
     """Return whether a name is an operator or a call."""
-    return _kind_of(name) in (_LAUNCHING, DRIVER, _OPERATORS)
+    return _kind_of(name) in (_LAUNCHING, DRIVER, OPERATORS)
 
 
 def advice_on_call(name: str) -> str:
@@ -107,16 +107,15 @@ def advice_on_call(name: str) -> str:
 def advice_for(context: Context, kind: str, alone: str) -> str:
     """Return the advice for host work of a ``kind``; ``alone`` is not empty for a single gap."""
     python = "Python code" if context.software.has_python else "CPU code"
-    if kind in _ADVICE_BY_KIND and (kind != _OPERATORS or context.software.has_pytorch):
+    where = "before the GPU work or to" if alone else "out of the loop or to"
+    where, gaps = f"{where} another thread", "this gap" if alone else "these gaps"
+    if kind in _ADVICE_BY_KIND and (kind != OPERATORS or context.software.has_pytorch):
         return _ADVICE_BY_KIND[kind]
     if kind == _RUNTIME:
         return _RUN_ONCE_BEFORE if alone else context.software.recorder.how_to("runtime")
     if kind == NOTHING:
         how = context.software.recorder.how_to("host")
-        return (
-            f"Record what the CPU does there ({how}). Then move this {python} out of the loop or "
-            "to another thread."
-        )
+        return f"Record what the CPU does there ({how}). Then move this {python} {where}."
     examples = (
         "logging, checkpoints, metrics, batch building, allocation, file I/O"
         if context.is_training
@@ -125,7 +124,4 @@ def advice_for(context: Context, kind: str, alone: str) -> str:
     software, recorded = context.software, context.ranks.recorded
     by_stack = software.recorder is RecordedBy.TORCH and "functions" not in recorded
     how = "; profile(with_stack=True) names it" if by_stack else ""
-    return (
-        f"Find the {python} in these gaps ({examples}{how}), and move it out of the loop or to "
-        "another thread."
-    )
+    return f"Find the {python} in {gaps} ({examples}{how}), and move it {where}."

@@ -156,12 +156,18 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     work = collectives_of_ranks(ranks)
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
+        n_members = max(n_ranks, int(work["group_size"].max()))
         ops, by_op = work["op"], groups_of(work["op"])
         most_frequent = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most_frequent)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
-        text = "The GPUs exchange data by collectives ({backends}): {ops} among {n:count} ranks."
-        return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
+        text = "The GPUs exchange data by collectives ({backends}): {ops}"
+        if n_members > 1:
+            text += " among {n:count} ranks"
+            text += " ({recorded:count} recorded)" if n_ranks < n_members else ""
+        values = {"ops": named.replace("other", "unknown operation"), "n": n_members}
+        values |= {"backends": backends or "kernels", "recorded": n_ranks}
+        return (Note.of(f"{text}.", **values),)
     if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:
         return ()
     peer, down, up = (_sum_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))

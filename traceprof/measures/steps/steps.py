@@ -191,7 +191,9 @@ def _finish(result: Result) -> Result:
             )
         )
     if "steady_count" not in scalars:
-        return result.with_notes(*notes, Note("The window contains only warm-up steps."))
+        is_warmup = bool(result.table["is_warmup"].all())
+        text = "The window contains only warm-up steps." if is_warmup else _NO_USUAL_STEP
+        return result.with_notes(*notes, Note(text))
     what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
     notes += [_on_lengths(f"{what}{of_ranks}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
@@ -200,6 +202,11 @@ def _finish(result: Result) -> Result:
         of_ranks = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
         notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of_ranks}", rate=rate))
     return result.with_notes(*notes)
+
+
+_NO_USUAL_STEP: Final = (
+    "No step in this window is complete and usual, so traceprof gives no mean step time."
+)
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
