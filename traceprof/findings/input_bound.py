@@ -118,9 +118,7 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         evidence=(
             context.timed(claim.total_ns),
             Note.of(
-                unmarked
-                if _has_hooks(context) and not name
-                else "no range marks data loading"
+                unmarked if _has_hooks(context) and not name else "no range marks data loading"
             ),
         ),
         action=("" if name else f"Name this work, {_how_to_name(context)} if it loads data. ")
