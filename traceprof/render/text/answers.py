@@ -45,6 +45,9 @@ _VIEWS: Final[Mapping[str, str]] = {
 Names instead of functions keep imports short, because a command needs few of them.
 """
 
+_TIMES_WIDTH: Final = 60
+"""Characters that a view needs beside a name, for times and a bar."""
+
 _WITHOUT_TABLES: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
 """Results whose views contain everything that their tables do."""
 
@@ -84,6 +87,7 @@ def _sections(
     If the user chose columns, only tables are shown.
     """
     rows, width = options.rows or _DEFAULT_ROWS, options.line_width
+    view_width = min(width, max(options.width, options.name_width + _TIMES_WIDTH))
     has_views = not options.columns
     for section in sections_of(document, options):
         name, more = section.name, section.more
@@ -93,7 +97,8 @@ def _sections(
         if has_views and name in _VIEWS:
             module, _, function = _VIEWS[name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
-            yield view(section.result, rows, width if name in _WITHOUT_TABLES else options.width)
+            is_alone = name in _WITHOUT_TABLES
+            yield view(section.result, rows, view_width if is_alone else options.width)
         if has_views and name == "findings":
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
