@@ -30,7 +30,7 @@ def row(**more: Any) -> dict[str, Any]:
         ({"verdict": "worse"}, "delta worse"),
         ({"verdict": "better", "better": "higher"}, "delta better"),
         ({"verdict": "no difference shown"}, "delta"),
-        ({"verdict": "not judged"}, "delta"),
+        ({"verdict": "not enough data"}, "delta"),
         ({}, "delta"),
     ],
 )

@@ -44,7 +44,7 @@ _MIN_VISIBLE_RATIO: Final = 0.05
 """Below this share of the step time the longest cause is hard to see, so the axis is broken."""
 _TOTAL_TO_CAUSE_RATIO: Final = 1.5
 """On a broken axis the bars of base and new are this many times as long as the longest cause."""
-_UNDECIDED: Final = ("no difference shown", "not clear", "not judged")
+_UNDECIDED: Final = ("no difference shown", "not clear", "not enough data")
 """Verdicts that do not call a change better or worse."""
 _PARTS: Final = {part.key: part for part in PART_STYLES}
 _HEADING: Final = re.compile(r'<h2 id="([\w-]+)-title">([^<]*)</h2>')
