@@ -19,7 +19,8 @@ The library raises these and never prints or exits; only ``traceprof.cli`` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "UndecidedError",
     "UsageError",
     "WritingError",
+    "needing_extra",
 ]
 
 
@@ -101,3 +103,21 @@ class UndecidedError(TraceprofError):
     """A comparison cannot check a limit: too few steps, or too much variation."""
 
     exit_code = 7
+
+
+@contextmanager
+def needing_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
+    """Name the extra that ``what`` needs if an import in the context misses one of ``modules``.
+
+    Raises:
+        UsageError: a module is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing not in modules:
+            raise
+        raise UsageError(
+            f'{what} {missing}, which is not installed: run `pip install "traceprof[{extra}]"`'
+        ) from error
