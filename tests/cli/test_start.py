@@ -108,6 +108,17 @@ def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:
     assert not modules & {"traceprof.comparison.scaling", "traceprof.findings"}
 
 
+@pytest.mark.parametrize(
+    ("command", "most"), [("--help", 20), ("info", 125), ("breakdown", 175), ("analyze", 275)]
+)
+def test_a_command_imports_few_modules(command: str, most: int, files: dict[str, Path]) -> None:
+    """What a command imports is most of what it costs on a small trace: see `scripts/imports`."""
+    words = [command] if command == "--help" else [command, str(files["nsys"])]
+    modules = modules_of(*words)
+    assert len({one for one in modules if one.startswith("traceprof.")}) <= most
+    assert not modules & {"asyncio", "http", "multiprocessing", "unittest", "xml", "pkg_resources"}
+
+
 @pytest.mark.parametrize("command", ["info", "breakdown", "analyze", "findings", "show kernels"])
 def test_commands_need_no_frames(command: str, files: dict[str, Path]) -> None:
     """To import pandas, or Arrow, takes longer than all that a small command does."""
