@@ -26,7 +26,7 @@ MIN_DISK_BYTES: Final = 4 << 20
 """Smaller arrays stay in memory as long as no array has this size."""
 SMALLEST: Final = 4
 """Once the file exists, arrays of `MIN_DISK_BYTES` divided by this number also move to disk."""
-MAX_KEPT_BYTES: Final = 128 << 20
+MAX_KEPT_BYTES: Final = 64 << 20
 """Large arrays stay in memory up to this total; writing them would cost more time than it saves."""
 _MIN_FREE_BYTES: Final = 2 << 30
 """The file does not grow if less than this would remain free on the disk."""
