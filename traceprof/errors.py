@@ -19,8 +19,7 @@ The library raises these and never prints or exits; only ``traceprof.cli`` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = [
@@ -34,7 +33,7 @@ __all__ = [
     "UndecidedError",
     "UsageError",
     "WritingError",
-    "needing_extra",
+    "missing_extra",
 ]
 
 
@@ -105,19 +104,11 @@ class UndecidedError(TraceprofError):
     exit_code = 7
 
 
-@contextmanager
-def needing_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
-    """Name the extra that ``what`` needs if an import in the context misses one of ``modules``.
-
-    Raises:
-        UsageError: a module is missing.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").split(".")[0]
-        if missing not in modules:
-            raise
-        raise UsageError(
-            f'{what} {missing}, which is not installed: run `pip install "traceprof[{extra}]"`'
-        ) from error
+def missing_extra(error: ModuleNotFoundError, what: str, extra: str, *modules: str) -> Exception:
+    """Return the error that names the extra that ``what`` needs; ``error`` for other modules."""
+    missing = (error.name or "").split(".")[0]
+    if missing not in modules:
+        return error
+    return UsageError(
+        f'{what} {missing}, which is not installed: run `pip install "traceprof[{extra}]"`'
+    )

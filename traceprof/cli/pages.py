@@ -25,7 +25,7 @@ from traceprof.errors import (
     TraceError,
     TraceprofError,
     UsageError,
-    needing_extra,
+    missing_extra,
 )
 from traceprof.files import check_target
 from traceprof.measures import analysis_names
@@ -344,9 +344,12 @@ def view(
 
     Several traces are shown side by side.
     """
-    with needing_extra("the viewer needs", "view", "dash", "flask", "werkzeug"):
+    try:
         from traceprof.viewer.panes import open_pane
         from traceprof.viewer.server import ViewerServer, bind
+    except ModuleNotFoundError as error:
+        libraries = ("dash", "flask", "werkzeug")
+        raise missing_extra(error, "the viewer needs", "view", *libraries) from None
 
     listening, address = bind(host, port, allow_remote=allow_remote)
     groups: list[Sequence[Path]] = [trace] if opening.is_one_run else [[path] for path in trace]

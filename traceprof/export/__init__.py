@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from traceprof.errors import UsageError, needing_extra
+from traceprof.errors import UsageError, missing_extra
 from traceprof.registries import Registry
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ class Exporter:
         Raises:
             UsageError: the format needs a library that is not installed.
         """
-        with needing_extra(f"--to {self.name} needs", "arrow", "pyarrow"):
+        try:
             export: Export = import_module(f"traceprof.export.{self.module}").EXPORTS[self.name]
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, f"--to {self.name} needs", "arrow", "pyarrow") from None
         return export
 
 

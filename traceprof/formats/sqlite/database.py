@@ -22,7 +22,14 @@ import numpy.typing as npt
 from traceprof.errors import TraceError
 from traceprof.files import special_file_kind
 from traceprof.formats import compiled
-from traceprof.formats.sqlite.columns import NULL, ColumnType, all_null, decoded, expression
+from traceprof.formats.sqlite.columns import (
+    NULL,
+    ColumnType,
+    all_null,
+    columns_of_rows,
+    decoded,
+    expression,
+)
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
 from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
 from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
@@ -325,9 +332,6 @@ class Database(AbstractContextManager["Database"]):
         where: Condition | str | None,
     ) -> dict[str, Column]:
         """Return columns that SQLite reads."""
-        # Not needed for most files.
-        from traceprof.formats.sqlite.streaming import columns_of_rows
-
         kinds = columns or {"": ColumnType.INTEGER}
         values = ", ".join(expression(quoted(name) if name else "1", kinds[name]) for name in kinds)
         overlap = self._wanted(table, window, None)
