@@ -33,6 +33,7 @@ __all__ = [
     "UndecidedError",
     "UsageError",
     "WritingError",
+    "missing_extra",
 ]
 
 
@@ -101,3 +102,13 @@ class UndecidedError(TraceprofError):
     """A comparison cannot check a limit: too few steps, or too much variation."""
 
     exit_code = 7
+
+
+def missing_extra(error: ModuleNotFoundError, what: str, extra: str, *modules: str) -> Exception:
+    """Return the error that names the extra that ``what`` needs; ``error`` for other modules."""
+    missing = (error.name or "").split(".")[0]
+    if missing not in modules:
+        return error
+    return UsageError(
+        f'{what} {missing}, which is not installed: run `pip install "traceprof[{extra}]"`'
+    )

@@ -27,6 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRACEPROF_CACHE", str(tmp_path))
     monkeypatch.setattr(scratch, "files", [])
     monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1_000)
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(scratch, "_kept", {})
     return tmp_path
 
 
@@ -52,6 +54,18 @@ def test_what_is_small_has_no_rows_of_its_own_or_is_no_number_stays() -> None:
     assert store_on_disk(np.arange(10)) is None
     assert store_on_disk(np.array(["a"] * MANY, object)) is None
     assert store_on_disk(np.zeros((MANY, 2))) is None
+
+
+def test_large_arrays_stay_in_memory_up_to_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 2 * MANY * 8)
+    first, second, third = (np.arange(MANY) for _ in range(3))
+    assert store_on_disk(first) is None
+    assert store_on_disk(first[:1_000]) is None  # it is part of what stays
+    assert store_on_disk(second) is None
+    assert not scratch.files
+    assert store_on_disk(third) is not None
+    del second  # its memory is free again
+    assert store_on_disk(np.arange(MANY)) is None
 
 
 def test_a_part_of_what_is_on_the_disk_is_not_written_again() -> None:
@@ -147,6 +161,7 @@ def test_tables_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     table = Table(columns)
     monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 0)
     for own in (table.on_disk(), CompactTable(columns).on_disk()):
         assert [*own] == [*table]
         assert own.rows() == table.rows()

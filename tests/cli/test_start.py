@@ -108,6 +108,17 @@ def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:
     assert not modules & {"traceprof.comparison.scaling", "traceprof.findings"}
 
 
+@pytest.mark.parametrize(
+    ("command", "most"), [("--help", 20), ("info", 125), ("breakdown", 175), ("analyze", 275)]
+)
+def test_a_command_imports_few_modules(command: str, most: int, files: dict[str, Path]) -> None:
+    """What a command imports is most of what it costs on a small trace: see `scripts/imports`."""
+    words = [command] if command == "--help" else [command, str(files["nsys"])]
+    modules = modules_of(*words)
+    assert len({one for one in modules if one.startswith("traceprof.")}) <= most
+    assert not modules & {"asyncio", "http", "multiprocessing", "unittest", "xml", "pkg_resources"}
+
+
 @pytest.mark.parametrize("command", ["info", "breakdown", "analyze", "findings", "show kernels"])
 def test_commands_need_no_frames(command: str, files: dict[str, Path]) -> None:
     """To import pandas, or Arrow, takes longer than all that a small command does."""
@@ -119,6 +130,56 @@ def test_commands_need_no_frames(command: str, files: dict[str, Path]) -> None:
 def test_pages_need_no_frames(command: str, files: dict[str, Path], tmp_path: Path) -> None:
     modules = modules_of(command, str(files["nsys"]), "-o", str(tmp_path / "page.html"))
     assert not modules & {"pandas", "pyarrow", "sqlite_utils"}
+
+
+WITHOUT = """
+import sys
+sys.modules["pyarrow"] = None  # as if it were not installed
+from traceprof.__main__ import main
+main()
+"""
+
+
+def without_arrow(*words: str) -> tuple[int, str]:
+    """Return the exit code of a command where pyarrow is not installed, and its message."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "TRACEPROF_CACHE": "0"},
+        cwd=ROOT,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("to", ["parquet", "arrow", "csv"])
+def test_exports_that_need_arrow_name_its_extra(
+    to: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, message = without_arrow("export", str(files["nsys"]), "--to", to, "-o", str(out))
+    assert (code, out.exists()) == (2, False)
+    assert f"--to {to} needs pyarrow" in message
+    assert 'pip install "traceprof[arrow]"' in message
+
+
+def test_folders_of_tables_name_the_extra_that_they_need(files: dict[str, Path]) -> None:
+    code, message = without_arrow("analyze", str(files["tables"]))
+    assert code == 2
+    assert "Parquet and Arrow files need pyarrow, which is not installed: run `pip" in message
+
+
+@pytest.mark.parametrize("name", ["nsys", "nvprof", "kineto"])
+def test_other_traces_need_no_arrow(name: str, files: dict[str, Path], tmp_path: Path) -> None:
+    path = str(files[name])
+    assert without_arrow("analyze", path) == (0, "")
+    assert without_arrow("show", "kernels", path, "-w", "all")[0] == 0
+    assert without_arrow("report", path, "-o", str(tmp_path / "page.html"))[0] == 0
+    out = tmp_path / "trace.json"
+    assert without_arrow("export", path, "--to", "perfetto", "-o", str(out))[0] == 0
+    assert '"gemm"' in out.read_text()
 
 
 SETTINGS = """

@@ -198,6 +198,7 @@ def much_of_whole(trace: Trace) -> _Found:
 def test_large_arrays_of_what_is_known_are_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks sees them, in whatever they are; nobody can change them for the others."""
     monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 0)
     trace = two_kernels()
     for _ in range(2):
         found = much_of_whole(trace)
@@ -222,6 +223,7 @@ def test_what_is_set_apart_is_the_same_when_it_is_asked_for(
     time = Intervals.union_of([0, 20], [10, 30])
     assert kept_on_disk({0: time})()[0] == time
     monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 0)
     scratch.store_on_disk(np.arange(8))
     starts = np.array([0, 20])
     give, held = kept_on_disk({0: Intervals(starts, starts + 10)}), weakref.ref(starts)

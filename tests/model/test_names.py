@@ -30,6 +30,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every file of texts be one of many, on the disk."""
     monkeypatch.setattr(names, "MANY_TEXTS", 1)
     monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 0)
 
 
 def packed(*texts: str) -> PackedTexts:

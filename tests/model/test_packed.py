@@ -113,6 +113,7 @@ def test_columns_stay_packed_while_nobody_looks_at_them() -> None:
 
 def test_packed_columns_on_the_disk_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 64)
+    monkeypatch.setattr(scratch, "MAX_KEPT_BYTES", 0)
     table = Table({"a": Packed(np.arange(100)), "n": Names.of([f"{i % 9}" for i in range(100)])})
     aside = table.on_disk()
     assert aside is not table

@@ -26,6 +26,8 @@ MIN_DISK_BYTES: Final = 4 << 20
 """Smaller arrays stay in memory as long as no array has this size."""
 SMALLEST: Final = 4
 """Once the file exists, arrays of `MIN_DISK_BYTES` divided by this number also move to disk."""
+MAX_KEPT_BYTES: Final = 64 << 20
+"""Large arrays stay in memory up to this total; writing them would cost more time than it saves."""
 _MIN_FREE_BYTES: Final = 2 << 30
 """The file does not grow if less than this would remain free on the disk."""
 _MAX_MAPPED_BYTES: Final = 256 << 20
@@ -86,6 +88,24 @@ def min_disk_bytes() -> int:
     return MIN_DISK_BYTES // SMALLEST if files else MIN_DISK_BYTES
 
 
+_kept: Final[dict[int, tuple[weakref.ref[Array], int]]] = {}
+"""The arrays that `stays_in_memory` accepted and that still exist, and their sizes."""
+
+
+def stays_in_memory(values: Array) -> bool:
+    """Return whether ``values`` can stay in memory, and count them as long as they exist."""
+    owner = values
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    key, n_bytes = id(owner), owner.nbytes
+    if key in _kept:
+        return True
+    if n_bytes + sum(kept for _, kept in tuple(_kept.values())) > MAX_KEPT_BYTES:
+        return False
+    _kept[key] = weakref.ref(owner, lambda _: _kept.pop(key, None)), n_bytes
+    return True
+
+
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
     """Return an array to be filled; None if it is small, or no disk has room."""
     kind = np.dtype(dtype)
@@ -105,6 +125,8 @@ def store_on_disk(values: Array) -> DiskArray | None:
         return None
     if (known := _part_of_mapped(values)) is not None:
         return known
+    if stays_in_memory(values):
+        return None
     found = reserved(len(values), values.dtype)
     if found is None:
         return None

@@ -20,7 +20,13 @@ from traceprof.cli.options import (
 )
 from traceprof.cli.output import check_suffix, message, out, write_output
 from traceprof.cli.parsing import numbers_of
-from traceprof.errors import SeveralRunsError, TraceError, TraceprofError, UsageError
+from traceprof.errors import (
+    SeveralRunsError,
+    TraceError,
+    TraceprofError,
+    UsageError,
+    missing_extra,
+)
 from traceprof.files import check_target
 from traceprof.measures import analysis_names
 
@@ -342,12 +348,8 @@ def view(
         from traceprof.viewer.panes import open_pane
         from traceprof.viewer.server import ViewerServer, bind
     except ModuleNotFoundError as error:
-        if error.name not in ("dash", "flask", "werkzeug"):
-            raise
-        raise UsageError(
-            f"the viewer needs {error.name}, which is not installed: run "
-            '`pip install "traceprof[view]"`'
-        ) from error
+        libraries = ("dash", "flask", "werkzeug")
+        raise missing_extra(error, "the viewer needs", "view", *libraries) from None
 
     listening, address = bind(host, port, allow_remote=allow_remote)
     groups: list[Sequence[Path]] = [trace] if opening.is_one_run else [[path] for path in trace]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, missing_extra
 from traceprof.registries import Registry
 
 if TYPE_CHECKING:
@@ -22,8 +22,15 @@ class Exporter:
     module: str
 
     def load(self) -> Export:
-        """Import the module, and return the function that writes this format."""
-        export: Export = import_module(f"traceprof.export.{self.module}").EXPORTS[self.name]
+        """Import the module, and return the function that writes this format.
+
+        Raises:
+            UsageError: the format needs a library that is not installed.
+        """
+        try:
+            export: Export = import_module(f"traceprof.export.{self.module}").EXPORTS[self.name]
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, f"--to {self.name} needs", "arrow", "pyarrow") from None
         return export
 
 

@@ -8,66 +8,69 @@ gets an additional lane, because viewers drop slices that do not nest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceprof.model.grouping import rows_by_first
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace, make_trace
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.timeline.lanes import describe_device, describe_process
 
-Text: TypeAlias = "str | pa.Array"
-"""The same text in every row, or an array with one text per row."""
-
-_FRACTIONS: Final = pa.array([f".{ns:03d}" for ns in range(1000)])
+Text: TypeAlias = str | list[str]
+"""The same text in every row, or a list with one text per row."""
 
 
-def joined(*pieces: Text) -> pa.Array:
-    """Return the concatenated pieces of each row. At least one piece is an array."""
-    columns = [pa.scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*columns, "")
+def joined(*pieces: Text) -> list[str]:
+    """Return the concatenated pieces of each row. At least one piece is a list."""
+    columns = [repeat(piece) if isinstance(piece, str) else piece for piece in pieces]
+    return list(map("".join, zip(*columns)))  # noqa: B905 (what repeats has no end)
 
 
-def bytes_of(texts: pa.Array) -> bytes:
-    """Return the concatenated texts of all rows as UTF-8."""
-    return "".join(texts.to_pylist()).encode("utf-8", "replace")
+def numbers_as_text(values: npt.NDArray[Any]) -> list[str]:
+    """Return each number as a decimal text."""
+    return list(map(str, values.tolist()))
 
 
-def microseconds(ns: npt.NDArray[np.int64]) -> pa.Array:
+def microseconds(ns: npt.NDArray[np.int64]) -> list[str]:
     """Return times in ns as decimal texts in microseconds, exact to the nanosecond."""
-    signs = pa.array(np.where(ns < 0, "-", ""), pa.string())
-    size = np.abs(ns)
-    thousands = pa.array(size // 1000).cast(pa.string())
-    return joined(signs, thousands, _FRACTIONS.take(pa.array(size % 1000)))
+    whole, rest = (part.tolist() for part in np.divmod(np.abs(ns), 1000))
+    signs = np.where(ns < 0, "-", "").tolist()
+    return list(map("{}{}.{:03d}".format, signs, whole, rest))
 
 
-def number(key: str, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_]) -> pa.Array:
+def number(key: str, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_]) -> list[str]:
     """Return the text ``,"key":value`` for each row; an empty text if the value is unknown."""
-    texts = pa.array(np.asarray(values)).cast(pa.string())
-    return pc.if_else(pa.array(is_known), joined(f",{json.dumps(key)}:", texts), "")
+    before = f",{json.dumps(key)}:"
+    given = zip(values.tolist(), is_known.tolist(), strict=True)
+    return [f"{before}{value}" if known else "" for value, known in given]
 
 
-def quoted(key: str, names: Names) -> pa.Array:
+def quoted(key: str, names: Names) -> list[str]:
     """Return the text ``,"key":"name"`` for each row; an empty text if the name is empty."""
     used = names.used()  # these rows can use few of the many names of their table
     texts = [f",{json.dumps(key)}:{as_json(name)}" if name else "" for name in used.texts]
     return text_of_each_row(texts, used)
 
 
-def names_as_json(names: Names) -> pa.Array:
+def names_as_json(names: Names) -> list[str]:
     """Return the name of each row as a JSON string."""
     used = names.used()
     return text_of_each_row(list(map(as_json, used.texts)), used)
+
+
+def picked(texts: Sequence[str], places: npt.NDArray[np.int64]) -> list[str]:
+    """Return the text at each place."""
+    found: list[str] = objects(texts)[places].tolist()
+    return found
 
 
 def as_json(text: str) -> str:
@@ -75,9 +78,9 @@ def as_json(text: str) -> str:
     return visible_text(json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False))
 
 
-def text_of_each_row(texts: list[str], names: Names) -> pa.Array:
+def text_of_each_row(texts: list[str], names: Names) -> list[str]:
     """Return the text for the name of each row. ``texts`` corresponds to ``names.texts``."""
-    return pa.array(texts, pa.string()).take(pa.array(names.codes))
+    return picked(texts, names.codes)
 
 
 _FIRST_DEVICE: Final = 3_000_000_000

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceprof.export.chrome_lanes import (
     ChromeLanes,
     Places,
     Text,
     as_json,
-    bytes_of,
     joined,
     microseconds,
     names_as_json,
     number,
+    numbers_as_text,
+    picked,
     quoted,
     text_of_each_row,
 )
@@ -55,8 +54,8 @@ _SYNCS: Final = {
     "stream": "Stream Sync",
     "context": "Context Sync",
 }
-_EventTexts = Iterator[pa.Array]
-"""Arrays with the JSON text of one event per row."""
+_EventTexts = Iterator[list[str]]
+"""Lists with the JSON text of one event per row."""
 
 
 @dataclass(slots=True)
@@ -88,7 +87,7 @@ def _slices(
     zero_ns: int,
     category_and_name: tuple[Text, Text],
     *arguments: Text,
-) -> pa.Array:
+) -> list[str]:
     """Return complete events ("ph": "X") with start and duration.
 
     ``category_and_name`` are JSON strings. Each text of ``arguments`` starts with a comma.
@@ -112,7 +111,7 @@ def _slices(
 
 def _place(places: Places) -> tuple[Text, ...]:
     """Return the pieces of the "pid" and "tid" members."""
-    pid, tid = (pa.array(numbers).cast(pa.string()) for numbers in places)
+    pid, tid = map(numbers_as_text, places)
     return ',"pid":', pid, ',"tid":', tid
 
 
@@ -121,16 +120,16 @@ def _arguments(arguments: tuple[Text, ...]) -> tuple[Text, ...]:
     if not arguments:
         return ()
     body = joined(*arguments)
-    return (',"args":{', pc.utf8_slice_codeunits(body, 1), "}")
+    return (',"args":{', [text[1:] for text in body], "}")
 
 
-def _number(events: Table, column: str, key: str = "") -> pa.Array:
+def _number(events: Table, column: str, key: str = "") -> list[str]:
     """Return an integer column as arguments; an empty text for rows with `ABSENT`."""
     values = events[column]
     return number(key or column, values, values != ABSENT)
 
 
-def _real_number(events: Table, column: str) -> pa.Array:
+def _real_number(events: Table, column: str) -> list[str]:
     """Return a float column as arguments; an empty text for rows with NaN."""
     values = events[column]
     return number(column, values, np.isfinite(values))
@@ -169,7 +168,7 @@ def _copies(events: Table, to: ChromeDrawing) -> _EventTexts:
         events,
         places,
         to.zero_ns,
-        (pa.array(np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"')), names),
+        (np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"').tolist(), names),
         *_device_numbers(events),
         _number(events, "n_bytes", "bytes"),
         number("memory bandwidth (GB/s)", rates, is_known),
@@ -180,7 +179,7 @@ def _copies(events: Table, to: ChromeDrawing) -> _EventTexts:
     yield from _flows(events, places, to)
 
 
-def _format_by_names(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> pa.Array:
+def _format_by_names(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> list[str]:
     """Return ``text(names)`` for each row, with the row's names in all ``columns``.
 
     Call ``text`` once for each distinct combination of names.
@@ -190,7 +189,7 @@ def _format_by_names(columns: Sequence[Names], text: Callable[[Sequence[str]], s
         text([str(names.texts[code]) for names, code in zip(columns, key, strict=True)])
         for key in groups.keys
     )
-    return pa.array(list(texts), pa.string()).take(pa.array(groups.number))
+    return picked(list(texts), groups.number)
 
 
 def _copy_name(direction: str, source: str, target: str) -> str:
@@ -250,12 +249,12 @@ def _host_ops(events: Table, to: ChromeDrawing) -> _EventTexts:
         ops = events.take(events["source"] == source)
         is_operator = source in ("cpu_op", "")
         kind = "" if is_operator else source
-        category = pa.array([source or "cpu_op"] * len(ops))
+        category = [f'"{source or "cpu_op"}"'] * len(ops)
         yield _slices(
             ops,
             to.lanes.of_threads(f"host_ops {source}", ops, kind),
             to.zero_ns,
-            (joined('"', category, '"'), names_as_json(ops["name"])),
+            (category, names_as_json(ops["name"])),
             _number(ops, "correlation"),
         )
 
@@ -300,7 +299,7 @@ def _samples(events: Table, to: ChromeDrawing) -> _EventTexts:
     names = _format_by_names(
         [samples["source"], samples["metric"]], lambda pair: as_json(" · ".join(pair))
     )
-    values = pa.array(samples["value"]).cast(pa.string())
+    values = numbers_as_text(samples["value"])
     yield joined(
         '{"ph":"C","name":',
         names,
@@ -319,7 +318,7 @@ def _flows(events: Table, places: Places, to: ChromeDrawing) -> _EventTexts:
     n_known = int(known.sum())
     if not n_known:
         return
-    ids = pa.array(np.arange(to.n_flows, to.n_flows + n_known)).cast(pa.string())
+    ids = numbers_as_text(np.arange(to.n_flows, to.n_flows + n_known))
     to.n_flows += n_known
     calls = tuple(np.maximum(values[known], 0) for values in (launches.process, launches.thread))
     starts = events["start_ns"][known]
@@ -376,7 +375,7 @@ def _export(run: Run, request: Request) -> Exported:
                 for first in range(0, len(table), _ROWS_PER_WRITE):
                     rows = table.take(slice(first, first + _ROWS_PER_WRITE))
                     for texts in events_of(name, rows, drawing):
-                        out.write(bytes_of(texts))
+                        out.write("".join(texts).encode("utf-8", "replace"))
                 exported.n_rows += len(table)
             request.progress(exported.n_rows, 0, "rows")
         # The metadata events are last and never empty, so that the last event has no comma.

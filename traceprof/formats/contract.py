@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from traceprof.errors import missing_extra
 from traceprof.model.cutting import Cutter
 from traceprof.model.grouping import find_matching_rows, groups_of
 from traceprof.model.table import Table
@@ -104,8 +105,16 @@ class Outline:
 
 
 def import_and_call(module: str, name: str, *given: Any) -> Any:
-    """Import ``module`` and call its function ``name`` with the arguments ``given``."""
-    return getattr(import_module(module), name)(*given)
+    """Import ``module`` and call its function ``name`` with the arguments ``given``.
+
+    Raises:
+        UsageError: the module needs a library that is not installed.
+    """
+    try:
+        called = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "Parquet and Arrow files need", "arrow", "pyarrow") from None
+    return called(*given)
 
 
 @dataclass(frozen=True, slots=True)

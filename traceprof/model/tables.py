@@ -236,8 +236,8 @@ def sort_order(
     for piece in pieces_of(len(order)):
         ordered = starts[order[piece.start : piece.stop + 1]]
         are_tied[piece][: len(ordered) - 1] = ordered[1:] == ordered[:-1]
-    tied = np.flatnonzero(are_tied)
-    rows = np.union1d(tied, tied + 1)
+    are_tied[1:] |= are_tied[:-1]
+    rows = np.flatnonzero(are_tied)
     tied_rows = order[rows]
     order[rows] = tied_rows[np.lexsort((tied_rows, -ends[tied_rows], starts[tied_rows]))]
     return order

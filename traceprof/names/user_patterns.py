@@ -1,6 +1,6 @@
 r"""Regular expressions from the user, matched against arbitrary texts.
 
-RE2, which comes with Arrow, matches them in time linear in the length of the text. Python's `re`
+RE2 matches them in time linear in the length of the text. Python's `re`
 is never used for that: it needs hours for (a+)+b on thirty letters. RE2 supports neither
 look-around nor backreferences, and its classes such as \w are ASCII.
 """
@@ -8,8 +8,9 @@ look-around nor backreferences, and its classes such as \w are ASCII.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any, Final
 
@@ -36,22 +37,22 @@ class UserPattern:
 
     def found_in(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Return which of ``texts`` contain a match."""
-        arrow, compute = _arrow()
-        given = arrow.array(map(storable, texts), arrow.string())
-        found = compute.match_substring_regex(given, self.expression)
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        search = _search(self.expression)
+        found = (search(storable(text)) is not None for text in texts)
+        return np.fromiter(found, np.bool_, len(texts))
 
     def matched(self, texts: Sequence[str], *, whole: bool = False) -> list[dict[str, str] | None]:
         """Return the groups of the first match in each text; None without a match.
 
         A group that did not take part is "". ``whole``: the pattern must match the whole text.
         """
-        arrow, compute = _arrow()
-        given = arrow.array(map(storable, texts), arrow.string())
-        # Add a group around the pattern, since Arrow returns only groups.
+        # The group around the pattern is the whole match.
         expression = f"^(?P<_all>{self.expression})$" if whole else f"(?P<_all>{self.expression})"
-        found: list[dict[str, str] | None] = compute.extract_regex(given, expression).to_pylist()
-        return found
+        search = _search(expression)
+        return [
+            found and {name: group or "" for name, group in found.groupdict().items()}
+            for found in map(search, map(storable, texts))
+        ]
 
 
 def user_pattern(text: str, what: str, *, ignore_case: bool = False) -> UserPattern:
@@ -70,23 +71,33 @@ def user_pattern(text: str, what: str, *, ignore_case: bool = False) -> UserPatt
     try:
         compiled.matched([""])
     except ValueError as error:
-        reason = str(error).removeprefix("Invalid regular expression: ")
         raise UsageError(
-            f"{what} {text!r}: {reason}. traceprof matches patterns with RE2, which does not "
+            f"{what} {text!r}: {error}. traceprof matches patterns with RE2, which does not "
             "support look-around, backreferences, or possessive quantifiers"
         ) from error
     return compiled
 
 
 def _with_named_groups(text: str) -> tuple[str, int]:
-    """Return the pattern with all groups named, as Arrow requires, and how many were unnamed."""
+    """Return the pattern with all groups named, and how many were unnamed."""
     numbers = count(1)
     named = _PIECE.sub(lambda m: f"(?P<_{next(numbers)}>" if m[0] == "(" else m[0], text)
     return named, next(numbers) - 1
 
 
-def _arrow() -> tuple[Any, Any]:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
+@cache
+def _search(expression: str) -> Callable[[str], Any]:
+    """Return a function that returns the first match in a text, or None.
 
-    return pa, pc
+    Raises:
+        ValueError: RE2 does not support the expression.
+    """
+    import re2  # noqa: PLC0415 (only needed where the user gives a pattern)
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        search: Callable[[str], Any] = re2.compile(expression, options).search
+    except re2.error as error:
+        raise ValueError(error.args[0].decode("utf-8", "replace")) from error
+    return search

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -234,6 +235,7 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "mpi": _check_mpi,
     "cache": _check_cache,
     "decoder": _check_decoder,
+    "pyarrow": partial(_check_package, "pyarrow", "pyarrow", "Parquet, Arrow, and CSV exports"),
 }
 
 

@@ -153,6 +153,7 @@ def test_pieces_of_long_tables_are_drawn_as_all_at_once(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "_PIECE_ROWS", n_at_once)
         patch.setattr(scratch, "MIN_DISK_BYTES", 1)
+        patch.setattr(scratch, "MAX_KEPT_BYTES", 0)
         assert told() == expected
 
 

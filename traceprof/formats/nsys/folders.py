@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceprof.errors import TraceError
 from traceprof.formats.shared.files import TABLE_FILES
+from traceprof.formats.sqlite.schema import quoted
 
 
 @contextmanager
@@ -25,37 +25,36 @@ def as_database(folder: Path) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="traceprof-") as name:
         database = Path(name, "export.sqlite")
-        with adbc_driver_sqlite.dbapi.connect(str(database), autocommit=True) as connection:
+        with closing(sqlite3.connect(database)) as connection, connection:
             for file in sorted(folder.iterdir()):
                 if file.suffix in TABLE_FILES and file.is_file():
                     _copy_table(file, connection)
         yield database
 
 
-def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> None:
+def _copy_table(file: Path, connection: sqlite3.Connection) -> None:
     """Copy the table in ``file`` into a database.
 
     Raises:
         TraceError: the table cannot be read.
     """
     try:
-        with _opened(file) as (stored, batches), connection.cursor() as cursor:
-            schema = pa.schema([pa.field(field.name, _sqlite_type(field.type)) for field in stored])
-            # SQLite integers are signed: larger ones wrap around, as in nsys's SQLite exports.
-            parts = (
-                pa.RecordBatch.from_arrays(
-                    [
-                        column.cast(dtype, safe=False)
-                        for column, dtype in zip(batch.columns, schema.types, strict=True)
-                    ],
-                    schema=schema,
-                )
-                for batch in batches
+        with _opened(file) as (stored, batches):
+            types = [_sqlite_type(field.type) for field in stored]
+            columns = ", ".join(
+                f"{quoted(field.name)} {name}"
+                for field, (_, name) in zip(stored, types, strict=True)
             )
-            cursor.adbc_ingest(
-                file.stem, pa.RecordBatchReader.from_batches(schema, parts), mode="create"
-            )
-    except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
+            connection.execute(f"CREATE TABLE {quoted(file.stem)} ({columns})")
+            insert = f"INSERT INTO {quoted(file.stem)} VALUES ({', '.join('?' * len(types))})"
+            for batch in batches:
+                # SQLite integers are signed: larger ones wrap around, as in nsys's SQLite exports.
+                values = [
+                    column.cast(dtype, safe=False).to_pylist()
+                    for column, (dtype, _) in zip(batch.columns, types, strict=True)
+                ]
+                connection.executemany(insert, zip(*values, strict=True))
+    except (OSError, pa.ArrowException, sqlite3.Error) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{file}: cannot be read ({why}); export it again with nsys") from error
 
@@ -71,12 +70,12 @@ def _opened(file: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
             yield stream.schema, stream
 
 
-def _sqlite_type(dtype: pa.DataType) -> pa.DataType:
-    """Return the Arrow type in which SQLite stores values of ``dtype``."""
+def _sqlite_type(dtype: pa.DataType) -> tuple[pa.DataType, str]:
+    """Return the Arrow type in which SQLite stores values of ``dtype``, and SQLite's name of it."""
     if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
-        return pa.int64()
+        return pa.int64(), "INTEGER"
     if pa.types.is_floating(dtype):
-        return pa.float64()
+        return pa.float64(), "REAL"
     if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
-        return pa.binary()
-    return pa.string()
+        return pa.binary(), "BLOB"
+    return pa.string(), "TEXT"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.sqlite.spare import MistypedColumnError
 from traceprof.model.grouping import places_of
 from traceprof.model.packed import Packed
 from traceprof.model.table import Column, Names
@@ -19,6 +22,7 @@ NULL: Final = int(np.iinfo(np.int64).min)
 """Value that represents SQL NULL in a column of whole numbers."""
 NULL_REAL: Final = float(np.finfo(np.float64).min)
 """Value that represents SQL NULL in a column of reals that SQL returns."""
+_BATCH_ROWS: Final = 65_536
 
 
 class ColumnType(Enum):
@@ -82,3 +86,40 @@ def all_decoded(values: Sequence[bytes]) -> list[str]:
         return list(map(bytes.decode, values))
     except UnicodeDecodeError:
         return list(map(decoded, values))
+
+
+def columns_of_rows(
+    rows: Iterator[tuple[Any, ...]], kinds: Mapping[str, ColumnType], path: Path, table: str
+) -> dict[str, Column]:
+    """Return the columns of ``rows``, which have columns of these ``kinds``, without NULL.
+
+    ``path`` and ``table`` are used in error messages.
+
+    Raises:
+        TraceError: a column of whole numbers contains other values.
+    """
+    parts: dict[str, list[Any]] = {name: [] for name in kinds}
+    codes: dict[str, dict[bytes, int]] = {name: {} for name in kinds}  # of distinct texts
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        for name, values in zip(kinds, zip(*batch, strict=True), strict=True):
+            if kinds[name] is ColumnType.INTEGER and {*map(type, values)} != {int}:
+                raise MistypedColumnError(path, table, name)
+            parts[name].append(_part(kinds[name], values, codes[name]))
+    return {name: _joined(kind, parts.pop(name), list(codes[name])) for name, kind in kinds.items()}
+
+
+def _part(kind: ColumnType, values: Sequence[Any], codes: dict[bytes, int]) -> npt.NDArray[Any]:
+    if kind is ColumnType.TEXT:
+        values = [codes.setdefault(value, len(codes)) for value in values]
+    return np.array(values)
+
+
+def _joined(kind: ColumnType, parts: list[Any], texts: list[bytes]) -> Column:
+    if not parts:
+        return all_null(kind, 0)
+    values = np.concatenate(parts)
+    if kind is ColumnType.TEXT:
+        return Names.coded(all_decoded(texts), values, is_sorted=True)
+    if kind is ColumnType.REAL:
+        values[values == NULL_REAL] = np.nan
+    return values

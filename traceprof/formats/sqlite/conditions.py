@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.schema import quoted
+from traceprof.model.grouping import is_in
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
@@ -76,11 +77,8 @@ def is_one_of(column: str, values: Sequence[int]) -> Condition:
     """Return the condition that a whole number is one of ``values``."""
     sql = f"{quoted(column)} IN ({', '.join(map(str, values))})"
     searched = np.array(values, np.int64)
-    kind: Any = "sort" if len(values) <= 4 else None  # numpy compares few values one by one
     return Condition(
-        sql,
-        {column: ColumnType.INTEGER},
-        lambda rows: np.isin(rows.values[column], searched, kind=kind),
+        sql, {column: ColumnType.INTEGER}, lambda rows: is_in(rows.values[column], searched)
     )
 
 

@@ -1,7 +1,7 @@
 """Access to SQLite files: opened read-only and immutable, read by column.
 
 All readers get bulk data from `Database.read_columns`: numpy arrays, decoded from the pages of
-plain tables or streamed through Arrow, never one Python object per value. Small queries use
+plain tables where C does that, otherwise read by Python's sqlite3. Small queries use
 `Database.rows`.
 """
 
@@ -22,7 +22,14 @@ import numpy.typing as npt
 from traceprof.errors import TraceError
 from traceprof.files import special_file_kind
 from traceprof.formats import compiled
-from traceprof.formats.sqlite.columns import NULL, ColumnType, all_null, decoded, expression
+from traceprof.formats.sqlite.columns import (
+    NULL,
+    ColumnType,
+    all_null,
+    columns_of_rows,
+    decoded,
+    expression,
+)
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
 from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
 from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
@@ -77,7 +84,6 @@ def _checked_identity(path: Path) -> FileIdentity:
     return identity
 
 
-_MIN_PARALLEL_ROWS: Final = 100_000
 _N_SCANS: Final = 2
 _MANY_LEAVES: Final = 64
 """With at most this many leaf pages, traceprof reads all of them to find the rows of a window."""
@@ -326,23 +332,16 @@ class Database(AbstractContextManager["Database"]):
         where: Condition | str | None,
     ) -> dict[str, Column]:
         """Return columns that SQLite reads."""
-        # Slow to import, and not needed for most files.
-        from traceprof.formats.sqlite.arrow import stream_columns
-
         kinds = columns or {"": ColumnType.INTEGER}
         values = ", ".join(expression(quoted(name) if name else "1", kinds[name]) for name in kinds)
         overlap = self._wanted(table, window, None)
         filters = [overlap.sql] if overlap else []
         if where is not None:
             filters.append(where if isinstance(where, str) else where.sql)
-        queries = []
-        for part in self._row_ranges(table):
-            conditions = " AND ".join(
-                f"({condition})" for condition in (part, *filters) if condition
-            )
-            rows = f"{self.stored_name(table)}{' WHERE ' if conditions else ''}{conditions}"
-            queries.append(f"SELECT {values} FROM {rows}")
-        return stream_columns(self.path, self._uri, queries, kinds, table)
+        conditions = " AND ".join(f"({condition})" for condition in filters)
+        rows = f"{self.stored_name(table)}{' WHERE ' if conditions else ''}{conditions}"
+        found = self.some_rows(f"SELECT {values} FROM {rows}")
+        return columns_of_rows(found, kinds, self.path, table)
 
     def read_strings(self, ids: npt.NDArray[np.int64], table: str = "StringIds") -> dict[int, str]:
         """Return the strings with these IDs; IDs that are missing from the table are omitted."""
@@ -354,16 +353,6 @@ class Database(AbstractContextManager["Database"]):
             for key, value in self.rows(sql, [int(item) for item in chunk]):
                 found[key] = decoded(value or b"")
         return found
-
-    def _row_ranges(self, table: str) -> list[str]:
-        """Return SQL conditions that split a big table in two, so that two cores read it."""
-        row_id = self.catalogue.row_id(table)
-        if row_id is None:
-            return [""]
-        ((last,),) = self.rows(f"SELECT max({row_id}) FROM {self.stored_name(table)}")
-        if last is None or last < _MIN_PARALLEL_ROWS:
-            return [""]
-        return [f"{row_id} <= {last // 2}", f"{row_id} > {last // 2}"]
 
 
 @contextmanager

@@ -262,7 +262,6 @@ def soundness_of(
     )
 
 
-_ROW_IDS: Final = ("_rowid_", "rowid", "oid")
 _COLUMNS_QUERY: Final = (
     "SELECT tables.name, columns.* FROM sqlite_master AS tables, "
     "pragma_table_xinfo(tables.name) AS columns WHERE tables.type = 'table' AND tables.name IN ({})"
@@ -359,19 +358,6 @@ class Catalogue:
         """Return the SQL to put after FROM for ``table``, valid in any connection to the file."""
         select = self._selects.get(table)
         return f"({select})" if select else f"main.{quoted(self._stored.get(table, table))}"
-
-    def row_id(self, table: str) -> str | None:
-        """Return a name of the row ID; None if there is none, or columns have all its names."""
-        name = self.stored(table)
-        taken = {column.lower() for column in self.columns(table)}
-        free = next((column for column in _ROW_IDS if column not in taken), None)
-        if name is None or free is None:
-            return None
-        try:
-            self._query(f"SELECT {free} FROM main.{quoted(name)} LIMIT 0")
-        except TraceError:  # a table without row ids
-            return None
-        return free
 
     def soundness(self, table: str) -> Soundness | None:
         """Return the rule for the rows of ``table``; None if they need no check any more."""

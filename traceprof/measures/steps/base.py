@@ -153,7 +153,7 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
     has_gaps = (inside & _are_gaps(ledger)).any() and not independent_processes(ranks)
     is_of_steps = window.is_of_steps and is_filled and not has_gaps
     profiled_ns = float(lengths.mean()) if len(lengths) else np.nan
-    steps_count = len(lengths) / max(1, len(np.unique(processes)))
+    steps_count = len(lengths) / max(1, len({*processes.tolist()}))
     all_rows = step_ledger(ranks)
     is_unprofiled = unprofiled_steps(all_rows) & np.isin(all_rows["process"], processes)
     unprofiled = all_rows.take(is_unprofiled)
@@ -223,7 +223,7 @@ def _are_inside(ledger: Table, window: TimeWindow) -> Bools:
 
 def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:
     """Return by kind the number of selected rows and their duration, as means over processes."""
-    n = max(1, len(np.unique(ledger["process"])))
+    n = max(1, len({*ledger["process"].tolist()}))
     kinds = ledger["kind"][rows]
     lengths = ledger["duration_ns"][rows].astype(np.float64)
     return {

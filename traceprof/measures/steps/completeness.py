@@ -23,7 +23,7 @@ from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin, recorded_host_times
-from traceprof.model.grouping import is_in, pieces_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import is_in, pieces_of, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
@@ -121,7 +121,7 @@ def _find_signs(trace: Trace, last_ns: int) -> dict[str, int]:
     found = {
         "kernels": len(kernels),
         "graph_gap_ns": _gaps_in_graphs(trace),
-        "device_ns": trace.span.duration_ns * len(np.unique(kernels["device"])),
+        "device_ns": trace.span.duration_ns * len(places_of(kernels["device"])[1]),
         **dict.fromkeys(("unlaunched", "late_ranges", "without_copies"), 0),
     }
     if recorded_windows(trace) or not len(trace.api_calls):
@@ -340,7 +340,7 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
         window = np.searchsorted(
             windows.get(process, Intervals.empty()).starts, start[rows], side="right"
         )
-        for number in np.unique(window).tolist():
+        for number in places_of(window)[1]:
             group = rows[window == number]
             if not worked[group].any():
                 lost[group] &= not (worked[rows].any() or trace.info.is_part)
@@ -401,7 +401,7 @@ def passes_with_launches(trace: Trace) -> Table:
     launching = are_named(trace.api_calls["name"], LAUNCHING)
     calls_of = rows_by(trace.api_calls, "process")
     host_times = recorded_host_times(trace, calls_of)
-    working = set(np.unique(trace.kernels["process"]).tolist())
+    working = set(places_of(trace.kernels["process"])[1])
     for process, pass_rows in rows_by(passes, "process").items():
         if process not in host_times or process not in working:
             continue
@@ -438,7 +438,7 @@ def _wholeness(trace: Trace) -> Ints:
         # Work launched between two steps belongs to the second step.
         lost = launches["start_ns"][of_process.get(process, _NO_ROWS)]
         step_places = np.searchsorted(steps["end_ns"][rows], lost, side="right")
-        step_places = np.union1d(step_places, np.flatnonzero(thin[rows]))
+        step_places = np.append(step_places, np.flatnonzero(thin[rows]))
         after = step_places[step_places + 1 < len(rows)] + 1
         found[rows[after]] = BEGINS_UNKNOWN
         found[rows[step_places[step_places < len(rows)]]] = LACKS_WORK

@@ -74,7 +74,7 @@ def steps_of_ranges(
     step = np.where(np.isnan(given), found["payload"], given)
     for rows in rows_by(found, "process").values():
         # Numbers that are not distinct within a process are no step numbers, so use indices.
-        if np.isnan(step[rows]).any() or len(np.unique(step[rows])) < len(rows):
+        if np.isnan(step[rows]).any() or len({*step[rows].tolist()}) < len(rows):
             step[rows] = np.arange(len(rows))
     known = {"step": step.astype(np.int64), "declared_warmup": found["name"].by_text(declared)}
     return found.assign(**known).select(*STEP_COLUMNS)

@@ -117,10 +117,9 @@ def _room_for(
     arrays: dict[str, npt.NDArray[Any] | DiskArray] = {}
     for name, dtype in dtypes.items():
         n_rows = int(first_rows[-1])
-        on_disk_array = (
-            scratch.reserved(n_rows, dtype) if on_disk and n_rows >= _MIN_ROWS_ON_DISK else None
-        )
-        arrays[name] = np.empty(n_rows, dtype) if on_disk_array is None else on_disk_array
+        arrays[name] = array = np.empty(n_rows, dtype)
+        if on_disk and n_rows >= _MIN_ROWS_ON_DISK and not scratch.stays_in_memory(array):
+            arrays[name] = scratch.reserved(n_rows, dtype) or array
     return _Room(first_rows, arrays)
 
 
