@@ -138,7 +138,7 @@ def test_ranks_that_have_not_begun_are_counted(tmp_path):
 def test_damaged_files_are_skipped(tmp_path):
     write_status(tmp_path, 0, [EVEN] * 20)
     live = tmp_path / "live"
-    (live / "status.7").write_bytes(b"TPLIVE01" + b"\xff" * 100)
+    (live / "status.7").write_bytes(b"TPLIVE02" + b"\xff" * 100)
     (live / "status.8").write_bytes(b"")
     (live / "status.nonsense").write_bytes(b"x")
     (live / "status.9").write_bytes(encode({"version": 1, "pid": "x"}))

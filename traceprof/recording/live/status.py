@@ -25,21 +25,24 @@ from traceprof.recording.orphans import is_running
 
 LIVE: Final = "live"
 """The name of the folder of the live status in the folder of a run."""
-MAGIC: Final = b"TPLIVE01"
-HEADER_BYTES, N_STEPS, N_MINUTES = 8192, 1024, 1440
+MAGIC: Final = b"TPLIVE02"
+HEADER_BYTES, N_STEPS = 8192, 1024
 STEP_FIELDS: Final = (
     *("index", "number", "end_ns", "duration_ns", "data_ns", "forward_ns", "backward_ns"),
     *("optimizer_ns", "wait_ns", "samples", "calls", "evaluation_ns"),
 )
-MINUTE_FIELDS: Final = (
-    *("minute", "steps", "sum_ns", "min_ns", "max_ns", "wait_ns", "data_ns", "samples"),
+PERIODS: Final = ((60, 10_080), (3600, 2208), (86_400, 1100))
+"""Periods whose steps are summed: seconds, and number of records."""
+PERIOD_FIELDS: Final = (
+    *("number", "steps", "sum_ns", "min_ns", "max_ns", "wait_ns", "data_ns", "samples"),
+    "typical_sum_ns",
 )
 N_KEPT: Final = 256
 """The number of steps that a reader keeps of each process."""
 
 _HEADER: Final = struct.Struct("<8sII")
-_STEP_BYTES, _MINUTE_BYTES = 8 * len(STEP_FIELDS), 8 * len(MINUTE_FIELDS)
-_MINUTES_AT: Final = HEADER_BYTES + N_STEPS * _STEP_BYTES
+_STEP_BYTES, _PERIOD_BYTES = 8 * len(STEP_FIELDS), 8 * len(PERIOD_FIELDS)
+_PERIODS_AT: Final = HEADER_BYTES + N_STEPS * _STEP_BYTES
 _MAX_FILES: Final = 20_000
 _MAX_NODE_BYTES: Final = 1 << 20
 _LOST_NS: Final = 5_000_000_000
@@ -53,6 +56,7 @@ class Header(msgspec.Struct, frozen=True):
     ``started_ns`` is ns since 1970, like ``offset_ns`` plus a monotonic time. ``pending`` is the
     oldest incomplete collective: (operator, start, number of incomplete calls).
     ``is_wait_unknown``: the time in which the process waits for other ranks is not measured.
+    ``is_always``: of ``record --always``, whose hooks measure only steps and data loading.
     ``capture`` is the state of the last capture. ``metrics``: name → (value, step); the value is
     None if it is not finite.
     ``ended`` is "", "finished", or "failed".
@@ -76,6 +80,7 @@ class Header(msgspec.Struct, frozen=True):
     phase_since_ns: int = 0
     pending: tuple[str, int, int] | None = None
     is_wait_unknown: bool = False
+    is_always: bool = False
     cpu_ns: int = 0
     memory_bytes: int | None = None
     device_bytes: tuple[int, int] | None = None
@@ -211,19 +216,24 @@ def read_header(data: bytes, path: Path) -> Header:
     raise TraceError(f"{path}: not a live status, or damaged")
 
 
-def read_minutes(path: Path) -> Rows:
-    """Return the minutes of a status file, oldest first, with the columns `MINUTE_FIELDS`.
+def read_periods(path: Path, seconds: int = 60) -> Rows:
+    """Return the sums of each minute (or hour, day) of a status file, oldest first.
+
+    The columns are `PERIOD_FIELDS`. Records that are damaged are left out.
 
     Raises:
         OSError: the file cannot be read.
     """
+    sizes = dict(PERIODS)
+    before = sum(n_records for period_s, n_records in PERIODS if period_s < seconds)
     with path.open("rb") as file:
-        file.seek(_MINUTES_AT)
-        data = file.read(N_MINUTES * _MINUTE_BYTES)
-    data = data[: len(data) // _MINUTE_BYTES * _MINUTE_BYTES]
-    rows: Rows = np.frombuffer(data, "<i8").reshape(-1, len(MINUTE_FIELDS)).astype(np.int64)
-    rows = rows[(rows[:, 0] > 0) & (rows[:, 1] > 0)]
-    ordered: Rows = rows[np.argsort(rows[:, 0])]
+        file.seek(_PERIODS_AT + before * _PERIOD_BYTES)
+        data = file.read(sizes[seconds] * _PERIOD_BYTES)
+    data = data[: len(data) // _PERIOD_BYTES * _PERIOD_BYTES]
+    rows: Rows = np.frombuffer(data, "<i8").reshape(-1, len(PERIOD_FIELDS)).astype(np.int64)
+    is_valid = rows[:, 0] % sizes[seconds] == np.arange(len(rows))
+    is_valid &= (rows[:, 0] > 0) & (rows[:, 1] > 0) & (rows >= 0).all(axis=1)
+    ordered: Rows = rows[is_valid][np.argsort(rows[is_valid, 0])]
     return ordered
 
 
