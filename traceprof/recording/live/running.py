@@ -296,16 +296,21 @@ def _memory() -> dict[str, int]:
     return {"memory_bytes": total, "memory_used_bytes": total - free}
 
 
-def live_environment(live: Path, request: RecordRequest) -> Mapping[str, str]:
-    """Return the environment of a program with a live status in the folder ``live``."""
+def live_environment(live: Path, request: RecordRequest, *, is_always: bool) -> Mapping[str, str]:
+    """Return the environment of a program with a live status in the folder ``live``.
+
+    ``is_always``: with the few hooks of ``record --always``.
+    """
     environment = child_environment(live.absolute(), request)
-    environment["TRACEPROF_LIVE"] = "1"
+    environment |= {"TRACEPROF_LIVE": "1", "TRACEPROF_ALWAYS": "1" if is_always else ""}
     disabled = os.environ.get("TRACEPROF_DISABLE", "")
     environment["TRACEPROF_DISABLE"] = ",".join(filter(None, (disabled, "sizes")))
     return environment
 
 
-def record_live(request: RecordRequest, conditions: Conditions | None = None) -> int:
+def record_live(
+    request: RecordRequest, conditions: Conditions | None = None, *, is_always: bool = False
+) -> int:
     """Run a program with a live status in ``request.output``; return its exit code.
 
     Raises:
@@ -336,7 +341,10 @@ def record_live(request: RecordRequest, conditions: Conditions | None = None) ->
         stack.callback(monitor.close)
         program = Program(grace_s=request.grace_s, say=request.say)
         return run_recorded(
-            request.command, live_environment(live, request), monitor.tick, program=program
+            request.command,
+            live_environment(live, request, is_always=is_always),
+            monitor.tick,
+            program=program,
         )
 
 
@@ -347,13 +355,13 @@ def _check_options(request: RecordRequest) -> None:
         UsageError: such an option is set.
     """
     if not request.is_folder:
-        raise UsageError(f"--live needs a folder: add / to the name, as in -o {request.output}/")
+        raise UsageError(f"--live and --always need a folder: add / to the name, as in -o {request.output}/")
     if request.recorder not in ("auto", "torch"):
-        raise UsageError(f"--live does not support --with {request.recorder}; use torch or auto")
+        raise UsageError(f"--live and --always do not support --with {request.recorder}; use torch or auto")
     is_bounded = replace(request.bounds, max_bytes=0) != Bounds()
     if is_bounded or request.memory_steps or request.gpu_metrics or request.counts_flops:
         raise UsageError(
-            "--live cannot be combined with --steps, --delay, --duration, --memory, --flops, or "
+            "--live and --always cannot be combined with --steps, --delay, --duration, --memory, --flops, or "
             "--gpu-metrics; capture steps with `traceprof capture`"
         )
 
