@@ -40,10 +40,12 @@ CAPTURES: Final = "captures.jsonl"
 _CHECK_S: Final = 0.5
 _NODE_S: Final = 2.0
 _MIN_CHECKS: Final = 4
-_CONFIRMING_CHECKS: Final = 3
+_CONFIRMING_CHECKS: Final = 6
+_CONFIRMING_RANK_CHECKS: Final = 3
+_ENOUGH_CHECKS: Final = 24
 _MAX_CHECKS: Final = 600
 _SLOW_RATIO: Final = 0.2
-_HIGH_PERCENTILE, _HIGH_FACTOR = 90, 1.1
+_HIGH_PERCENTILE, _HIGH_FACTOR = 95, 1.1
 _MAD_FACTOR: Final = 5 * 1.4826
 _MAX_CAPTURES: Final = 3
 _CAPTURED_STEPS: Final = 5
@@ -88,9 +90,11 @@ def parse_conditions(text: str) -> Conditions:
 class Trigger:
     """Decide from the checks of a run whether a condition is met; each check is a `RunView`.
 
-    A condition must hold in three checks in a row, so that single slow steps do not count. Step
-    times are compared with the median of the earlier checks, at least four. Each change triggers
-    once: afterwards, the slower steps are the reference.
+    The same rank must be a straggler in three checks in a row. Steps must be slow in six checks in
+    a row, 3 s, so that single slow steps and short loads of the machine do not count. Step times
+    are compared with the median of the earlier checks, at least four; with fewer than 24 checks,
+    the limits are higher. Each change triggers once: afterwards, the slower steps are the
+    reference.
     """
 
     conditions: Conditions
@@ -114,7 +118,7 @@ class Trigger:
         if rank is None:
             self._reported = None
         is_new = rank is not None and rank != self._reported
-        if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_CHECKS:
+        if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_RANK_CHECKS:
             return ""
         self._reported = rank
         return f"rank {rank} is a straggler"
@@ -142,14 +146,17 @@ class Trigger:
             return float("inf")
         usual_ns = float(np.median(self._history))
         spread_ns = float(np.median(np.abs(np.array(self._history) - usual_ns)))
+        scale = max(1.0, float(np.sqrt(_ENOUGH_CHECKS / len(self._history))))
+        noisy_ns = usual_ns + scale * _MAD_FACTOR * spread_ns
+        # On a busy machine, step times vary for seconds: high values of before are usual.
+        high_ns = float(np.percentile(self._history, _HIGH_PERCENTILE))
         limits = []
         if self.conditions.slow:
-            # On a busy machine, step times vary for seconds: high values of before are usual.
-            high_ns = _HIGH_FACTOR * float(np.percentile(self._history, _HIGH_PERCENTILE))
-            slow_ns = (1 + _SLOW_RATIO) * usual_ns
-            limits.append(max(slow_ns, high_ns, usual_ns + _MAD_FACTOR * spread_ns))
+            slow_ns = (1 + scale * _SLOW_RATIO) * usual_ns
+            limits.append(max(slow_ns, _HIGH_FACTOR * high_ns, noisy_ns))
         if self.conditions.drop_ratio is not None:
-            limits.append(usual_ns / (1 - self.conditions.drop_ratio))
+            drop_ns = usual_ns / (1 - self.conditions.drop_ratio)
+            limits.append(max(drop_ns, high_ns, noisy_ns))
         return min(limits, default=float("inf"))
 
 
@@ -220,14 +227,18 @@ class Monitor:
         return first is not None and first.header.host == socket.gethostname()
 
     def _new_step_ns(self, processes: Sequence[Process]) -> float | None:
-        """Return the median duration of the steps since the last check; None without steps."""
+        """Return the median duration of the steps since the last check; None without steps.
+
+        It is reduced by the time in which other programs kept the training thread from a core.
+        """
         durations = []
         for process in processes:
             n_seen = self._n_seen.get(process.path.name, 0)
-            durations.append(process.column("duration_ns")[process.column("index") >= n_seen])
+            new = process.column("duration_ns")[process.column("index") >= n_seen]
+            durations.append(new * (1 - process.core_wait_ratio))
             self._n_seen[process.path.name] = process.header.n_steps
-        new = np.concatenate(durations) if durations else np.empty(0)
-        return float(np.median(new)) if len(new) else None
+        joined = np.concatenate(durations) if durations else np.empty(0)
+        return float(np.median(joined)) if len(joined) else None
 
     def _finish_open(self) -> None:
         if self._open is None:

@@ -78,7 +78,7 @@ class LiveEmitter:
         self.metrics = {}
         # With NCCL, the host does not wait for other ranks.
         self.is_wait_unknown = settings.ALWAYS
-        self.training_thread = None
+        self.training_thread = self.training_id = None
         self.training_stack = []
         self.last_step_ns = monotonic_ns()
         self._local = threading.local()
@@ -191,8 +191,9 @@ class LiveEmitter:
     def begin_training(self):
         """Note that this thread trains."""
         if self.training_thread is None:
-            self.training_thread = threading.get_ident()
+            self.training_id = threading.get_native_id()
             self.on_first_step()
+        self.training_thread = threading.get_ident()
 
     def take_rows(self):
         """Add the steps of `hook_boundaries` to the ring, of which it knows few times."""
@@ -367,6 +368,7 @@ class Status:
             "is_wait_unknown": emitter.is_wait_unknown,
             "is_always": settings.ALWAYS,
             "cpu_ns": time.process_time_ns(),
+            "core_wait_ns": _core_wait_ns(emitter.training_id),
             "memory_bytes": _resident_bytes(),
             "device_bytes": _device_bytes(),
             "metrics": dict(emitter.metrics),
@@ -441,6 +443,16 @@ def stack_of(thread):
             calls.append(("%s:%d %s" % (file, frame.f_lineno, code.co_name))[:_MAX_FRAME_LENGTH])
         frame = frame.f_back
     return calls
+
+
+def _core_wait_ns(thread_id):
+    """Return for how long a thread has waited for a core; None where the system does not count."""
+    try:
+        with open("/proc/self/task/%s/schedstat" % thread_id) as file:
+            running_ns, waiting_ns = map(int, file.read().split()[:2])
+        return waiting_ns if running_ns else None
+    except (OSError, ValueError):
+        return None
 
 
 def _resident_bytes():
