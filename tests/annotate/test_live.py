@@ -147,7 +147,9 @@ def test_a_week_is_kept_by_minute_and_by_hour(runtime, emitter, now, tmp_path):
     folder = status._directory
     start = 30 * 86_400
     for minute in range(8 * 1440):
-        emitter.rows.append(((start + 60 * minute) * 10**9, (start + 60 * minute + 40) * 10**9, 7, 8))
+        emitter.rows.append(
+            ((start + 60 * minute) * 10**9, (start + 60 * minute + 40) * 10**9, 7, 8)
+        )
         if minute % 60 == 59:
             status._directory = str(tmp_path / "full") if minute % 1440 == 59 else folder
             status.write()
@@ -157,8 +159,14 @@ def test_a_week_is_kept_by_minute_and_by_hour(runtime, emitter, now, tmp_path):
     assert set(minutes[:, 1]) == {1}  # a write that failed is repeated, and counts once
     assert hours[:, 1].tolist() == [60] * 192
     assert days[:, 1].tolist() == [1440] * 8
-    assert days[0].tolist() == [30, 1440, 1440 * 40 * 10**9, 40 * 10**9, 40 * 10**9, *
-                                (0, 1440 * 7, 1440 * 8, 1440 * 40 * 10**9)]
+    assert days[0].tolist() == [
+        30,
+        1440,
+        1440 * 40 * 10**9,
+        40 * 10**9,
+        40 * 10**9,
+        *(0, 1440 * 7, 1440 * 8, 1440 * 40 * 10**9),
+    ]
     assert path.stat().st_size == runtime("live").N_BYTES < 50_000_000
     assert len(status._sums) <= 6  # memory is bounded
 

@@ -177,9 +177,7 @@ def record(
     raise typer.Exit(recording.exit_code or 0)
 
 
-def _record_live(
-    request: RecordRequest, capture_when: str | None, *, is_always: bool
-) -> NoReturn:
+def _record_live(request: RecordRequest, capture_when: str | None, *, is_always: bool) -> NoReturn:
     """Run a program with a live status, and exit with its exit code."""
     from traceprof.recording.live.running import parse_conditions, record_live
 

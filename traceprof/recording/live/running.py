@@ -24,6 +24,7 @@ from traceprof.recording.job import announced, job_of, label_of
 from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
 from traceprof.recording.live.status import LIVE, LiveRun, Process
 from traceprof.recording.live.view import RunView, view_of
+from traceprof.recording.live.node import MetricsFile, NodeStatus
 from traceprof.recording.machine import read_environment
 from traceprof.recording.program import (
     Program,
@@ -33,12 +34,10 @@ from traceprof.recording.program import (
     run_recorded,
 )
 from traceprof.recording.request import Bounds, RecordRequest, writing
-from traceprof.recording.sampling.gpus import open_gpus
 
 CAPTURES: Final = "captures.jsonl"
 """The file in the folder of the live status that lists the automatic captures and their reasons."""
 _CHECK_S: Final = 0.5
-_NODE_S: Final = 2.0
 _MIN_CHECKS: Final = 4
 _CONFIRMING_CHECKS: Final = 6
 _CONFIRMING_RANK_CHECKS: Final = 3
@@ -167,6 +166,8 @@ class Monitor:
     live: Path
     conditions: Conditions | None
     say: Callable[[str], None]
+    is_always: bool = False
+    _metrics: MetricsFile = field(init=False)
     _run: LiveRun = field(init=False)
     _trigger: Trigger = field(init=False)
     _node: NodeStatus = field(init=False)
@@ -179,6 +180,7 @@ class Monitor:
         self._run = LiveRun(self.live.parent, self.live)
         self._trigger = Trigger(self.conditions or Conditions())
         self._node = NodeStatus(self.live)
+        self._metrics = MetricsFile(self.live)
 
     def tick(self, _program: Program | None = None) -> None:
         """Write the node status and check the conditions, if they are due."""
@@ -187,6 +189,8 @@ class Monitor:
             return
         self._next_check_s = now_s + _CHECK_S
         self._node.write()
+        if self.is_always:
+            self._metrics.write(self._run)
         if self.conditions is None:
             return
         try:
@@ -254,59 +258,6 @@ class Monitor:
             file.write(json.dumps(line) + "\n")
 
 
-class NodeStatus:
-    """Writes the use of CPU, memory, and GPUs of this host to a file every 2 s."""
-
-    def __init__(self, live: Path) -> None:
-        self._path = live / f"node.{socket.gethostname()}.json"
-        self._reads = open_gpus()
-        self._next_s = 0.0
-        self._cpu = _cpu_times()
-
-    def write(self) -> None:
-        """Write the file if it is due; an error does not disturb the run."""
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + _NODE_S
-        gpus: dict[str, dict[str, float]] = {}
-        for _, read in self._reads:
-            with suppress(OSError, ValueError, RuntimeError):
-                for source, metric, value in read():
-                    gpus.setdefault(source, {})[metric] = value
-        before, self._cpu = self._cpu, _cpu_times()
-        total = self._cpu[1] - before[1]
-        document = {
-            "host": socket.gethostname(),
-            "time_s": time.time(),
-            "cpu_ratio": (self._cpu[0] - before[0]) / total if total else None,
-            "n_cpus": os.cpu_count(),
-            **_memory(),
-            "gpus": {name: values for name, values in gpus.items() if name.startswith("gpu:")},
-        }
-        with suppress(OSError, TraceprofError):
-            write_file(self._path, json.dumps(document), force=True)
-
-
-def _cpu_times() -> tuple[int, int]:
-    """Return (busy, total) CPU time of this host in clock ticks; (0, 0) where it is unknown."""
-    try:
-        values = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    except (OSError, ValueError):
-        return 0, 0
-    return sum(values) - values[3] - values[4], sum(values)
-
-
-def _memory() -> dict[str, int]:
-    """Return the memory of this host and its used part, in bytes; {} where it is unknown."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        total, free = (1024 * int(lines[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
-    except (OSError, ValueError, KeyError):
-        return {}
-    return {"memory_bytes": total, "memory_used_bytes": total - free}
-
-
 def live_environment(live: Path, request: RecordRequest, *, is_always: bool) -> Mapping[str, str]:
     """Return the environment of a program with a live status in the folder ``live``.
 
@@ -348,7 +299,7 @@ def record_live(
         )
         work_folder.write_notes(live, notes)
         request.say(f"watch the program with `traceprof watch {request.output}`")
-        monitor = Monitor(live, conditions, request.say)
+        monitor = Monitor(live, conditions, request.say, is_always)
         stack.callback(monitor.close)
         program = Program(grace_s=request.grace_s, say=request.say)
         return run_recorded(
@@ -366,9 +317,13 @@ def _check_options(request: RecordRequest) -> None:
         UsageError: such an option is set.
     """
     if not request.is_folder:
-        raise UsageError(f"--live and --always need a folder: add / to the name, as in -o {request.output}/")
+        raise UsageError(
+            f"--live and --always need a folder: add / to the name, as in -o {request.output}/"
+        )
     if request.recorder not in ("auto", "torch"):
-        raise UsageError(f"--live and --always do not support --with {request.recorder}; use torch or auto")
+        raise UsageError(
+            f"--live and --always do not support --with {request.recorder}; use torch or auto"
+        )
     is_bounded = replace(request.bounds, max_bytes=0) != Bounds()
     if is_bounded or request.memory_steps or request.gpu_metrics or request.counts_flops:
         raise UsageError(

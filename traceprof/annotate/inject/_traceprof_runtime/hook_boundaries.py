@@ -138,7 +138,11 @@ def install_boundaries(torch):
 
 def _wrap_next(torch, original, boundaries):
     """Return the iterator's ``__next__`` with the boundary of a step."""
-    is_grad_enabled, tensor, batch_size = torch.is_grad_enabled, torch.Tensor, hook_loading.batch_size
+    is_grad_enabled, tensor, batch_size = (
+        torch.is_grad_enabled,
+        torch.Tensor,
+        hook_loading.batch_size,
+    )
 
     @functools.wraps(original)
     def __next__(self):
