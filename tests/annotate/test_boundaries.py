@@ -1,4 +1,4 @@
-"""The steps that the few hooks of `record --always` find: from fetches and optimizer steps alone."""
+"""The steps that the few hooks of `record --always` find, from fetches and optimizer steps."""
 
 import threading
 

@@ -61,10 +61,11 @@ def write(runtime, emitter, folder):
 
 def test_reader_and_writer_have_one_layout(runtime):
     live = runtime("live")
-    for name in ("MAGIC", "HEADER_BYTES", "N_STEPS", "PERIODS"):
+    assert runtime("live_periods").PERIODS == reading.PERIODS
+    for name in ("MAGIC", "HEADER_BYTES", "N_STEPS"):
         assert getattr(live, name) == getattr(reading, name)
     assert live.STEP.size == 8 * len(reading.STEP_FIELDS)
-    assert live.PERIOD.size == 8 * len(reading.PERIOD_FIELDS)
+    assert live.live_periods.PERIOD.size == 8 * len(reading.PERIOD_FIELDS)
     assert live.N_BYTES < 1_100_000  # bounded: what a process writes in any time
 
 
@@ -168,7 +169,7 @@ def test_a_week_is_kept_by_minute_and_by_hour(runtime, emitter, now, tmp_path):
         *(0, 1440 * 7, 1440 * 8, 1440 * 40 * 10**9),
     ]
     assert path.stat().st_size == runtime("live").N_BYTES < 50_000_000
-    assert len(status._sums) <= 6  # memory is bounded
+    assert len(status.periods.sums) <= 6  # memory is bounded
 
 
 def test_the_clock_of_the_machine_may_jump(runtime, emitter, now, tmp_path, monkeypatch):

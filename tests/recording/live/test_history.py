@@ -2,7 +2,7 @@
 
 import json
 import struct
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.recording.live.status_files import encode, header
 from traceprof.errors import UsageError
 from traceprof.recording.live.history import find_changes, parse_span, read_history
 from traceprof.recording.live.node import NodeStatus, metrics_text
-from traceprof.recording.live.status import PERIODS, STEP_FIELDS, HEADER_BYTES, N_STEPS, LiveRun
+from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, PERIODS, STEP_FIELDS, LiveRun
 from traceprof.render.history_text import compared_text, history_json, history_text
 
 MS = 1_000_000

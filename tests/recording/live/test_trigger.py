@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from traceprof.errors import UsageError
 from tests.recording.live.status_files import step, write_status
+from traceprof.errors import UsageError
 from traceprof.recording.live.running import Conditions, Monitor, Trigger, parse_conditions
 from traceprof.recording.live.status import LiveRun
 from traceprof.recording.live.view import RunView, Straggler

@@ -17,14 +17,13 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.files import write_file
 from traceprof.formats.runs.manifest import NOTES
 from traceprof.recording import work_folder
 from traceprof.recording.job import announced, job_of, label_of
 from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
+from traceprof.recording.live.node import MetricsFile, NodeStatus
 from traceprof.recording.live.status import LIVE, LiveRun, Process
 from traceprof.recording.live.view import RunView, view_of
-from traceprof.recording.live.node import MetricsFile, NodeStatus
 from traceprof.recording.machine import read_environment
 from traceprof.recording.program import (
     Program,
@@ -327,8 +326,8 @@ def _check_options(request: RecordRequest) -> None:
     is_bounded = replace(request.bounds, max_bytes=0) != Bounds()
     if is_bounded or request.memory_steps or request.gpu_metrics or request.counts_flops:
         raise UsageError(
-            "--live and --always cannot be combined with --steps, --delay, --duration, --memory, --flops, or "
-            "--gpu-metrics; capture steps with `traceprof capture`"
+            "--live and --always cannot be combined with --steps, --delay, --duration, --memory, "
+            "--flops, or --gpu-metrics; capture steps with `traceprof capture`"
         )
 
 

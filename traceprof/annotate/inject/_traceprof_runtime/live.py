@@ -7,9 +7,7 @@ size of `N_BYTES`:
 
 - `HEADER_BYTES`: `MAGIC`, the length and the CRC of the text, and the text: JSON, see `_status`
 - `N_STEPS` records of `STEP`: the last steps; step i is in slot i % `N_STEPS`
-- `PERIODS`: records of `PERIOD`, the sums of the steps of each minute of a week, of each hour of
-  about three months, and of each day of about three years. Period p of a kind is in slot
-  p % (number of records of this kind).
+- sums of the steps of minutes, hours, and days: see `live_periods`
 
 The header is written last: every step that it counts is in the file. The periods follow the clock
 of the start of the process; a clock that is set later does not move them.
@@ -27,7 +25,7 @@ import time
 import zlib
 from time import monotonic_ns
 
-from . import clock, process_record, session, settings, steps
+from . import clock, live_periods, process_record, session, settings, steps
 from .identity import identity
 from .spool import start_thread
 
@@ -37,15 +35,10 @@ HEADER = struct.Struct("<8sII")  # magic, length of the text, CRC of the text
 # index, number, end (monotonic), duration, data, forward, backward, optimizer, waiting for other
 # ranks, samples, number of collectives, evaluation; times in ns
 STEP = struct.Struct("<12q")
-# number of the period since 1970, number of steps, sum, shortest, longest, waiting, data, samples,
-# and the sum of typical times: of the steps of each write, their number times their median
-PERIOD = struct.Struct("<9q")
-PERIODS = ((60, 10080), (3600, 2208), (86400, 1100))  # seconds, number of records
 STEPS_AT, PERIODS_AT = HEADER_BYTES, HEADER_BYTES + N_STEPS * STEP.size
-N_BYTES = PERIODS_AT + sum(n_records for _, n_records in PERIODS) * PERIOD.size
+N_BYTES = PERIODS_AT + live_periods.N_BYTES
 
 _PERIOD_S = 0.5
-_MINUTE_NS = 60000000000
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION = range(5)
 _PHASES = {
     "data": _DATA,
@@ -247,9 +240,7 @@ class Status:
         self._is_over = threading.Event()
         self._thread = None
         self._n_written = self._n_added = self._n_errors = 0
-        self._sums = {}  # (seconds, number) of a period -> sums
-        self._unwritten = set()  # such periods that changed since they were written
-        self._median_ns = 0
+        self.periods = live_periods.Sums()
         self._rank = (None, None)
         self._started_ns = clock.time_ns()
         self.ended = ""
@@ -291,7 +282,11 @@ class Status:
         # A collective of the last step may be completed after the step: write that step again.
         first = max(self._n_written - 1, n_steps - N_STEPS, 0)
         ring = bytes(self.emitter.ring)
-        self._add_to_periods(ring, max(self._n_added, n_steps - N_STEPS), n_steps)
+        rows = range(max(self._n_added, n_steps - N_STEPS), n_steps)
+        self.periods.add(
+            [STEP.unpack_from(ring, index % N_STEPS * STEP.size) for index in rows],
+            clock._OFFSET_NS,
+        )
         self._n_added = n_steps
         path = os.path.join(self._directory, "status." + identity())
         mode = "r+b" if os.path.exists(path) else "w+b"
@@ -300,51 +295,22 @@ class Status:
                 offset = index * STEP.size
                 file.seek(STEPS_AT + offset)
                 file.write(ring[offset : offset + size * STEP.size])
-            for period in self._unwritten:
-                file.seek(_offset_of(*period))
-                file.write(PERIOD.pack(period[1], *self._sums[period]))
+            for offset, record in self.periods.records():
+                file.seek(PERIODS_AT + offset)
+                file.write(record)
             file.seek(0)
             file.write(encode(self._status(n_steps)))
             if mode == "w+b":
                 file.truncate(N_BYTES)
         self._n_written = n_steps
-        self._unwritten.clear()
-        for seconds, _ in PERIODS:
-            for period in sorted(key for key in self._sums if key[0] == seconds)[:-2]:
-                del self._sums[period]  # complete, and in the file
-
-    def _add_to_periods(self, ring, first, end):
-        """Add the steps ``first`` to ``end`` to their periods."""
-        values = memoryview(ring).cast("q")
-        width = STEP.size // 8
-        parts = {}  # minute -> offsets of its steps
-        for index in range(first, end):
-            offset = index % N_STEPS * width
-            minute = (values[offset + 2] + clock._OFFSET_NS) // _MINUTE_NS
-            parts.setdefault(minute, []).append(offset)
-        for minute, offsets in parts.items():
-            durations = sorted(values[offset + 3] for offset in offsets)
-            self._median_ns = durations[len(durations) // 2]
-            part = (
-                len(durations),
-                sum(durations),
-                durations[0],
-                durations[-1],
-                *(sum(values[offset + at] for offset in offsets) for at in (8, 4, 9)),
-                len(durations) * self._median_ns,
-            )
-            for seconds, _ in PERIODS:
-                period = seconds, minute * 60 // seconds
-                sums = self._sums.get(period)
-                self._sums[period] = part if sums is None else _joined(sums, part)
-                self._unwritten.add(period)
+        self.periods.note_written()
 
     def _status(self, n_steps):
         """Return the text of the header as a dictionary; times are monotonic unless noted."""
         emitter, now = self.emitter, monotonic_ns()
         stack = list(emitter.training_stack)
         quiet_ns = now - emitter.last_step_ns
-        is_quiet = quiet_ns > max(_STALL_NS, _STALL_STEPS * self._median_ns)
+        is_quiet = quiet_ns > max(_STALL_NS, _STALL_STEPS * self.periods.median_ns)
         pending = sorted(emitter.pending.copy().values(), key=lambda call: call[1])
         rank, world_size = self._rank = find_rank(*self._rank)
         status = {
@@ -379,23 +345,6 @@ class Status:
         if is_quiet and not self.ended:
             status["stack"] = stack_of(emitter.training_thread)
         return status
-
-
-def _joined(sums, part):
-    """Return the sums of a period with those of a part of it."""
-    joined = [one + other for one, other in zip(sums, part)]
-    joined[2], joined[3] = min(sums[2], part[2]), max(sums[3], part[3])
-    return tuple(joined)
-
-
-def _offset_of(seconds, number):
-    """Return the place of a period in the file."""
-    offset = PERIODS_AT
-    for period_s, n_records in PERIODS:
-        if period_s == seconds:
-            return offset + number % n_records * PERIOD.size
-        offset += n_records * PERIOD.size
-    raise ValueError(seconds)
 
 
 def _pieces(first, end):
@@ -450,9 +399,9 @@ def _core_wait_ns(thread_id):
     try:
         with open("/proc/self/task/%s/schedstat" % thread_id) as file:
             running_ns, waiting_ns = map(int, file.read().split()[:2])
-        return waiting_ns if running_ns else None
     except (OSError, ValueError):
         return None
+    return waiting_ns if running_ns else None
 
 
 def _resident_bytes():
