@@ -1,11 +1,12 @@
 """What is said about a running program: stragglers, stalls, lost processes, and damaged files."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.recording.live.status_files import MS, encode, header, look, step, write_status
-from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun
+from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node
 from traceprof.recording.live.view import is_stalled
 from traceprof.render.live_text import problems, watch_json, watch_line, watch_text
 
@@ -190,3 +191,11 @@ def test_many_ranks_fit_on_a_page(tmp_path):
     text = watch_text(view, [], "run")
     assert len(text.splitlines()) < 30
     assert "rank 37" in text.split("state")[1]
+
+
+def test_the_state_of_gpus_is_shown_where_it_is_known(tmp_path):
+    write_status(tmp_path, 0, [EVEN] * 20)
+    values = {"sm_clock_mhz": 1980.0, "power_watts": 301.4, "temperature_celsius": 61.0}
+    node = Node("h", time.time(), gpus={"gpu:0": values, "gpu:1": {}})
+    page = watch_text(look(tmp_path), [node], "run")
+    assert "GPU 0: 301 W, 1980 MHz, 61 °C · GPU 1: –" in page
