@@ -68,6 +68,8 @@ def analyze(
         if is_history(trace[0]):
             from traceprof.render.history_text import history_json, history_text
 
+            if output or as_markdown or window or saving.is_wanted:
+                raise UsageError(f"{trace[0]}: a history can only be printed, as text or --json")
             history = read_history(trace[0])
             out(history_json(history) if as_json else history_text(history, str(trace[0])))
             return

@@ -91,6 +91,8 @@ def compare(
     from traceprof.comparison.comparing import brief, compare_named, failed_limits, split_sides
 
     if at is not None or other is not None:
+        if printing.renderer != "text":
+            raise UsageError("the comparison of two times can only be printed as text")
         _compare_times(runs, at, other)
         return
     if table and printing.renderer != "csv":

@@ -2,6 +2,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 from datetime import datetime
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from tests.recording.live.status_files import encode, header
 from traceprof.errors import UsageError
-from traceprof.recording.live.history import find_changes, parse_span, read_history
+from traceprof.recording.live.history import find_changes, is_history, parse_span, read_history
 from traceprof.recording.live.node import NodeStatus, metrics_text
 from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, PERIODS, STEP_FIELDS, LiveRun
 from traceprof.render.history_text import compared_text, history_json, history_text
@@ -173,3 +175,29 @@ def test_metrics_have_the_text_format(tmp_path):
     assert "traceprof_step_seconds{" not in text  # no step yet: unknown, not zero
     assert "device_memory" not in text
     assert text.endswith("\n")
+
+
+def traceprof(*arguments):
+    command = [sys.executable, "-m", "traceprof", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_commands_read_the_folder(tmp_path):
+    write_rank(tmp_path, 0, [50.0] * 1440 + [60.0] * 1440)
+    page = traceprof("analyze", tmp_path)
+    assert (page.returncode, "(+20%)" in page.stdout) == (0, True), page.stderr
+    (change,) = json.loads(traceprof("analyze", tmp_path, "--json").stdout)["changes"]
+    assert change["minute"] == FIRST + 1440
+    times = ("compare", tmp_path, "--at", "monday", "--with", "tuesday")
+    assert "+20.0%" in traceprof(*times).stdout
+    assert traceprof(*times, "--json").returncode == 2
+    assert traceprof(*times[:4]).returncode == 2
+    assert traceprof("analyze", tmp_path, "--output", tmp_path / "a.txt").returncode == 2
+    assert traceprof("record", "--live", "--always", "--", "true").returncode == 2
+
+
+def test_a_run_with_captures_is_no_history(tmp_path):
+    write_rank(tmp_path, 0, [50.0] * 3)
+    assert is_history(tmp_path)
+    (tmp_path / "capture-1").mkdir()
+    assert not is_history(tmp_path)

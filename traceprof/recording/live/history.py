@@ -76,9 +76,9 @@ class History:
 
 
 def is_history(folder: Path) -> bool:
-    """Return whether a folder has a live status and no trace."""
-    live = folder / "live"
-    return live.is_dir() and any(live.glob("status.*")) and not any(folder.glob("*.sqlite"))
+    """Return whether a folder has a live status and no trace, not even of a capture."""
+    live, traces = folder / "live", (*folder.glob("*.sqlite"), *folder.glob("capture-*"))
+    return live.is_dir() and any(live.glob("status.*")) and not traces
 
 
 def read_history(folder: Path) -> History:
