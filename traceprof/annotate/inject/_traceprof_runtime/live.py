@@ -191,21 +191,20 @@ class LiveEmitter:
     def take_rows(self):
         """Add the steps of `hook_boundaries` to the ring, of which it knows few times."""
         rows = self.rows
+        if steps.is_explicit():
+            rows.clear()  # the program marks its steps
+        index, number, ring, size = self.n_steps, steps.number, self.ring, STEP.size
         for _ in range(len(rows)):
             start_ns, end_ns, data_ns, n_samples = rows.popleft()
-            if steps.is_explicit():
-                continue  # the program marks its steps
-            STEP.pack_into(
-                self.ring,
-                self.n_steps % N_STEPS * STEP.size,
-                *(self.n_steps, steps.number, end_ns, end_ns - start_ns, data_ns),
-                *(0, 0, 0, 0, n_samples, 0, 0),
-            )
-            self.n_steps += 1
-            self.n_events += 1
+            times = end_ns, end_ns - start_ns, data_ns
+            at = index % N_STEPS * size
+            STEP.pack_into(ring, at, index, number, *times, 0, 0, 0, 0, n_samples, 0, 0)
+            index += 1
+            number += 1
             self.n_samples += n_samples
             self.last_step_ns = end_ns
-            steps.number += 1
+        self.n_events += index - self.n_steps
+        self.n_steps, steps.number = index, number
 
     def at_step(self, number):
         """Record the step that ended before the step with this number."""
