@@ -68,6 +68,9 @@ _TYPES: Final = tuple(
         ("fp64", r"double[234]?"),
     )
 )
+_OPAQUE_TYPE: Final = pattern(r"OpaqueType<(\d+)u?>")
+"""PyTorch's type of kernels that copy values of any type of this size."""
+_ELEMENT_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _MATRIX_FUNCTOR: Final = pattern(r"^cutlass_|gemm", re.IGNORECASE)
 _MOVES_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
 """Communication kernels, whose type names the transfer unit, not the data type."""
@@ -259,13 +262,27 @@ def precisions(kernels: Table) -> npt.NDArray[np.object_]:
     return _by_name(kernels, lambda name, _: precision_of(name))
 
 
+def element_bytes_of(name: str) -> int:
+    """Return the bytes per element of the type in the name of a kernel; 0 if it shows none."""
+    if match := _OPAQUE_TYPE.search(name):
+        return int(match[1])
+    return _ELEMENT_BYTES.get(precision_of(name), 0)
+
+
 def directions(kernels: Table) -> npt.NDArray[np.object_]:
     """Return "forward" or "backward" for each kernel; "" if its name shows neither."""
     return _by_name(kernels, lambda name, _: direction_of(name))
 
 
+_MAX_SHORT_NAME_CHARS: Final = 64
+
+
 def short_name(name: str) -> str:
-    """Return a kernel's identifier and its functor: ``elementwise_kernel (MulFunctor)``."""
+    """Return a kernel's identifier and its functor: ``elementwise_kernel (MulFunctor)``.
+
+    A longer identifier than `_MAX_SHORT_NAME_CHARS` is cut at its end: identifiers of matrix
+    products begin with the layout, precision, and tile.
+    """
     parsed = parse_name(name)
     functors = [label for label in parsed.functors if not _LAUNCHERS.search(label)]
     applied = next((label for label in reversed(functors) if _FUNCTOR_NAME.search(label)), "")
@@ -277,6 +294,8 @@ def short_name(name: str) -> str:
         label = (
             words[-1] if (words := [word for word in parsed.scope.split("::") if word]) else name
         )
+    if len(label) > _MAX_SHORT_NAME_CHARS:
+        label = f"{label[: _MAX_SHORT_NAME_CHARS - 1]}…"
     return f"{label} ({applied.rpartition('::')[2]})" if applied else label
 
 
