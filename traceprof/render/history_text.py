@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.comparison.statistics import MIN_STEPS, interval_of_median
-from traceprof.recording.live.history import Change, History, find_changes
+from traceprof.recording.live.history import History, LevelChange, find_changes
 from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
 from traceprof.units import format_count, format_duration, format_ratio
@@ -107,7 +107,7 @@ def _verdict(*values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     return f"Steps are {faster}: the difference exceeds the variation of each time."
 
 
-def _change_text(change: Change) -> str:
+def _change_text(change: LevelChange) -> str:
     causes = "; ".join(plain_text(cause, 160) for cause in change.causes)
     return (
         f"{_clock(change.minute)}  step time {format_duration(change.before_ns)} → "

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.recording.live.status_files import MS, encode, header, look, step, write_status
+from traceprof.errors import UsageError
+from traceprof.recording.live.capture import send_request
 from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node
 from traceprof.recording.live.view import is_stalled
 from traceprof.render.live_text import problems, watch_json, watch_line, watch_text
@@ -199,3 +201,11 @@ def test_the_state_of_gpus_is_shown_where_it_is_known(tmp_path):
     node = Node("h", time.time(), gpus={"gpu:0": values, "gpu:1": {}})
     page = watch_text(look(tmp_path), [node], "run")
     assert "GPU 0: 301 W, 1980 MHz, 61 °C · GPU 1: –" in page
+
+
+def test_ranks_of_an_always_run_are_not_compared_or_captured(tmp_path):
+    view = ranks(tmp_path, [FAST] * 20, [SLOW] * 20, is_always=True)
+    assert view.straggler is None
+    assert "--always" in view.why_no_straggler
+    with pytest.raises(UsageError, match="--live"):
+        send_request(LiveRun(tmp_path), 3)

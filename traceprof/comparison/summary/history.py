@@ -95,9 +95,7 @@ def _metrics(ranks: Ranks, epochs: Table) -> Table:
 def _noted_metrics(trace: Trace) -> Table:
     """Return the marks of `traceprof.metric` in one trace."""
     names = trace.marks["name"]
-    matches = (
-        name.startswith(_METRIC) and not name.startswith(_COUNTERS) for name in names.texts
-    )
+    matches = (name.startswith(_METRIC) and not name.startswith(_COUNTERS) for name in names.texts)
     is_metric = np.fromiter(matches, np.bool_, len(names.texts))
     return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == TRACEPROF_DOMAIN))
 

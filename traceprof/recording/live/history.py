@@ -41,7 +41,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """A change of the step time at the beginning of a minute (since 1970), with its causes."""
 
     minute: int
@@ -139,7 +139,7 @@ def _read_hosts(live: Path) -> dict[str, dict[int, float]]:
     return found
 
 
-def find_changes(history: History) -> list[Change]:
+def find_changes(history: History) -> list[LevelChange]:
     """Return the changes of the step time by at least 5% that exceed the noise, oldest first."""
     if not len(history.minutes):
         return []
@@ -182,7 +182,7 @@ def _splits(values: Values, first: int, end: int) -> Iterator[int]:
         yield from _splits(values, first + split, end)
 
 
-def _change_at(history: History, before: slice, after: slice) -> Change:
+def _change_at(history: History, before: slice, after: slice) -> LevelChange:
     """Return the change between two spans of minutes, with what else changed."""
     old, new = (float(np.median(history.step_ns[part])) for part in (before, after))
     minute = int(history.minutes[after.start])
@@ -194,7 +194,7 @@ def _change_at(history: History, before: slice, after: slice) -> Change:
     restarted = [label for at, label in history.restarts if abs(at - minute) <= 2]
     if restarted:
         causes.append(f"{', '.join(restarted[:4])} restarted")
-    return Change(minute, old, new, tuple(causes))
+    return LevelChange(minute, old, new, tuple(causes))
 
 
 def _loader_cause(history: History, before: slice, after: slice, change_ns: float) -> Iterator[str]:
