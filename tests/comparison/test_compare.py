@@ -284,7 +284,7 @@ def test_few_steps_do_not_check_a_limit() -> None:
     new = Program(kernels=longer(GEMM, 10 * MS), n_steps=4).summary("new")
     found = one(base, new, "5%")
     assert "are not enough to test the difference" in sentences(found.verdict)[0]
-    assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "not judged"
+    assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "not enough data"
     assert (exceeded(found), undecided(found)) == ([False], [True])
     why = sentences(found.results["limits"].table.to_frame()["why"])[0]
     assert why.startswith("no statistical test")
@@ -371,7 +371,7 @@ def test_runs_that_are_known_by_their_measures_alone_are_told() -> None:
     found = one(printed("base", 100.0), printed("new", 90.0), "5%")
     judged = row(found, "judged", "measure", "samples_per_s")
     assert judged["change_ratio"] == pytest.approx(-0.1)
-    assert judged["verdict"] == "not judged"
+    assert judged["verdict"] == "not enough data"
     assert (exceeded(found), undecided(found)) == ([False], [True])
     assert "difference" in found.missing
     several = compare(

@@ -6,7 +6,9 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.findings.found import Found, findings_of, in_default_window
-from traceprof.model.trace import Trace
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
+from traceprof.model.trace import Trace, TraceInfo
 
 MS, US = 1_000_000, 1_000
 CONVERT = "void cudnn::ops::nchwToNhwcKernel<float>"
@@ -82,3 +84,67 @@ def test_what_is_compiled_is_not_advised_to_be_compiled(name: str, is_compiled: 
     (found,) = [one for one in findings_of(builder.build()) if one.rule == "fusable_kernels"]
     assert ("graph breaks" in found.action) == is_compiled
     assert ("Fuse them with `torch.compile`" in found.action) != is_compiled
+
+
+def job(late: str, wait_ms: int) -> Ranks:
+    """Return 4 ranks that wait ``wait_ms`` for workers; rank 3 loads or computes 30 ms longer.
+
+    Of 11 steps, 9 follow a shared collective and precede another one.
+    """
+    builders, now = [TraceBuilder() for _ in range(4)], 0
+    for number in range(12):
+        last = now + (wait_ms + 60) * MS
+        for rank, builder in enumerate(builders):
+            place, own = {"device": rank, "process": 100 + rank}, {"process": 100 + rank}
+            is_late = rank == 3
+            wait = (wait_ms + 30 * (is_late and late == "data")) * MS
+            length = (30 + 30 * (is_late and late == "compute")) * MS
+            builder.phase("data", now, now + wait, **own)
+            builder.range(WORKERS, now, now + wait, **own)
+            called = now + wait + 10 * US
+            builder.kernel(
+                *("bf16_gemm", called + 10 * US, called + length),
+                launched_ns=(called, called + US),
+                **place,
+            )
+            called += 20 * US
+            builder.kernel(
+                *("ncclDevKernel_AllReduce_Sum_bf16", called + length, last + MS),
+                launched_ns=(called, called + US),
+                correlation=1000 * rank + number,
+                **place,
+            )
+            call = {"n_bytes": 4_000_000, "group_size": 4, "correlation": 1000 * rank + number}
+            builder.collective("all_reduce", called, called + US, **call, **own)
+            builder.api_call("cudaStreamSynchronize", called + 2 * US, last + MS, **own)
+            builder.step(now, last + 2 * MS, number, **own)
+        now = last + 2 * MS
+    members = []
+    for rank, builder in enumerate(builders):
+        builder.process(100 + rank, rank=rank, world_size=4).device(rank, "NVIDIA H100")
+        info = TraceInfo(path=f"rank{rank}", utc_epoch_ns=0)
+        members.append(RankTrace(builder.build(info=info), rank, rank, "a"))
+    return place_run(RunFiles("planted", tuple(members), 4))
+
+
+def rules_of(ranks: Ranks) -> dict[str, Found]:
+    return {one.rule: one for one in findings_of(in_default_window(ranks))}
+
+
+def test_a_rank_that_is_late_due_to_its_data_saves_this_time_once() -> None:
+    rules = rules_of(job("data", wait_ms=1))
+    assert "the device waits for data" in rules["straggler"].evidence[0]
+    assert rules["straggler"].saving_ns == pytest.approx(30 * MS * 9 / 11, rel=0.01)
+    assert "loads its data more slowly" in rules["straggler"].action
+    assert rules["input_bound"].kind == "bounded"
+    assert "the saving on the late rank" in rules["input_bound"].evidence[0]
+
+
+def test_a_slow_rank_behind_a_loader_is_a_bound_with_the_reason() -> None:
+    rules = rules_of(job("compute", wait_ms=40))
+    assert rules["straggler"].kind == "bounded"
+    assert rules["straggler"].evidence[0].startswith("the loop waits for the DataLoader workers")
+    assert rules["input_bound"].kind == "measured"
+    alone = rules_of(job("compute", wait_ms=1))["straggler"]
+    assert not any("DataLoader workers" in note for note in alone.evidence)
+    assert alone.saving_ns == pytest.approx(30 * MS * 9 / 11, rel=0.01)

@@ -7,8 +7,14 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.findings.found import Found, findings_of, in_default_window
 from tests.running import run
+from traceprof.comparison.comparing import compare
+from traceprof.comparison.summary.summarize import summarize
+from traceprof.measures.steps.find import decide_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.summary import Summary
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
+from traceprof.session.run import run_of
 
 MS, US = 1_000_000, 1_000
 N_STEPS = 15
@@ -91,6 +97,63 @@ def test_checkpoints_after_every_fifth_step(has_range: bool) -> None:
         note_text(note).startswith("Every 5 steps: checkpoint, 600.0 ms each")
         for note in steps.notes
     )
+
+
+def asynchronous_copy(every: int) -> Trace:
+    """20 steps of 10 ms; a named checkpoint of 100 ms launches a copy of 30 ms as it begins."""
+    builder, now = TraceBuilder().device(0, "NVIDIA H100 80GB HBM3"), 0
+    for number in range(20):
+        start = now
+        for name in ("bf16_gemm", "multi_tensor_apply_kernel<AdamFunctor>"):
+            called = (now + US, now + 5 * US)
+            builder.kernel(name, now + 10 * US, now + 5 * MS, launched_ns=called)
+            now += 5 * MS
+        builder.api_call("cudaDeviceSynchronize", now - 20 * US, now)
+        builder.range("Optimizer.step#AdamW.step", now - 60 * US, now - 30 * US)
+        if (number + 1) % every == 0:
+            called = (now + US, now + 5 * US)
+            place = {"n_bytes": 4 * 10**8, "dst_kind": "pageable", "launched_ns": called}
+            builder.copy("d2h", now + 10 * US, now + 30 * MS, **place)
+            builder.range("save_checkpoint", now, now + 100 * MS)
+            now += 100 * MS
+        builder.step(start, now, number)
+    return builder.build()
+
+
+@pytest.mark.parametrize("every", [3, 4, 10])
+def test_a_checkpoint_makes_the_steps_before_and_after_it_longer(every: int) -> None:
+    trace = asynchronous_copy(every)
+    found = stalls(trace)
+    assert found is not None
+    assert found.title.endswith(f"{20 // every} checkpoints of 100.0 ms")
+    assert found.evidence[0] == f"one every {every} steps, the first after step {every - 1}"
+    assert found.evidence[1].endswith("100 steps/s without")
+    usual = run("steps", trace).table.take(run("steps", trace).table["kind"] == "usual")
+    assert usual["duration_ns"].max() < 10.1 * MS
+    rules = {one.rule for one in findings_of(in_default_window(trace))}
+    assert "pageable_copies" not in rules
+
+
+def test_checkpoints_in_each_step_belong_to_the_steps() -> None:
+    assert stalls(asynchronous_copy(1)) is None
+    assert stalls(asynchronous_copy(50)) is None
+
+
+def test_a_comparison_shows_checkpoints_that_only_one_side_has() -> None:
+    few, many, none = (
+        summarize(run_of(decide_steps(Ranks.of(asynchronous_copy(every)))), name=name)
+        for every, name in ((10, "few"), (4, "many"), (50, "none"))
+    )
+
+    def said(base: Summary, new: Summary) -> str:
+        return " ".join(map(note_text, compare([base], [new]).verdict))
+
+    text = said(few, many)
+    assert text.startswith("No difference shown")
+    # 20 steps of 10 ms, and 5 or 2 checkpoints of 100 ms.
+    assert "With pauses such as checkpoints, step time: 35.00 ms, compared with 20.00 ms" in text
+    assert "compared with 10.00 ms in the base" in said(none, many)
+    assert "pauses" not in said(none, none)
 
 
 @pytest.mark.parametrize(

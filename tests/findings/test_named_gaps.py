@@ -75,7 +75,7 @@ FEWER = "Reduce the CPU work per kernel"
     [
         ("", "cudaLaunchKernel", "slow launch calls", "the first launch of a kernel"),
         ("", "cudaStreamCreateWithFlags", "driver and library calls", "Create"),
-        ("", "aten::as_strided", "operators", FEWER),
+        ("", "aten::normal_", "operators that compute on the CPU", '(`device="cuda"`)'),
         ("", "autograd::engine::evaluate_function: AccumulateGrad", "operators", FEWER),
         ("", "torch::autograd::CopySlices", "operators", FEWER),
         ("", "fread", "reading, writing, and sending data", "data in another thread"),
@@ -97,7 +97,21 @@ def test_what_helps_depends_on_what_the_host_does(
     mostly = f", mostly {what}" if what else ""
     assert host.title.startswith(f"CPU work between launches{mostly}: the GPU is idle")
     assert action in host.action
-    assert host.kind == "measured"
+    assert host.kind == ("bounded" if action == FEWER else "measured")
+
+
+@pytest.mark.parametrize("has_calls", [True, False])
+def test_an_operator_that_calls_cuda_does_not_compute_on_the_cpu(*, has_calls: bool) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 10 * MS * i
+        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000))
+        builder.host_op("aten::conv2d", at + 2 * MS, at + 9 * MS)
+        if has_calls:
+            builder.api_call("cudaGetLastError", at + 3 * MS, at + 3 * MS + 500)
+    host = next(own for own in findings_of(builder.build()) if own.rule == "host_code")
+    assert ("compute on the CPU" in host.title) != has_calls
+    assert (FEWER in host.action) == has_calls
 
 
 def test_what_the_runtime_of_xla_does_once_is_left_out() -> None:

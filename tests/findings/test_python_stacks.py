@@ -139,3 +139,20 @@ def test_a_function_of_a_run_without_a_gpu_is_named() -> None:
 def test_a_short_function_of_a_run_without_a_gpu_is_not_the_cause() -> None:
     (found,) = on_cpu(end=35)
     assert found.title.startswith("Unnamed work before the forward pass")
+
+
+@pytest.mark.parametrize("is_range", [True, False])
+def test_work_before_a_forward_pass_has_the_name_of_its_range_or_function(is_range: bool) -> None:
+    name = "tokenize" if is_range else "batches.py(6): tokenize"
+    builder = TraceBuilder()
+    for step in range(8):
+        at = 100 * step * MS
+        builder.step(at, at + 100 * MS, number=step)
+        (builder.range if is_range else builder.function)(name, at, at + 60 * MS)
+        builder.host_op("aten::to", at + 30 * MS, at + 31 * MS, source="cpu_op")
+        builder.phase("forward", at + 60 * MS, at + 80 * MS)
+        builder.phase("backward", at + 80 * MS, at + 100 * MS)
+    trace = builder.build(info=TORCH, recorded={"host_ops", "ranges", "functions"})
+    (found,) = [one for one in findings_of(trace) if one.rule == "input_bound"]
+    assert found.title.startswith(f"{name}, before the forward pass, takes ")
+    assert found.kind == "bounded"

@@ -177,6 +177,28 @@ def test_collectives_have_sizes_and_their_kernels(tmp_path: Path) -> None:
     ]
 
 
+def test_a_collective_that_only_its_kernel_describes_is_at_its_launch(tmp_path: Path) -> None:
+    described = {"Collective name": "allreduce", "In msg nelems": 9, "dtype": "Float"}
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    events = [
+        complete("cpu_op", "aten::mm", 0, 10),
+        complete("cuda_runtime", "cudaLaunchKernel", 100, 105, args={"correlation": 1}),
+        kernel(name, 5000, 9000, correlation=1, **described),
+        kernel(name, 200, 300, correlation=2, **described),  # launched before the trace began
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    columns = ("start_ns", "end_ns", "thread", "correlation")
+    assert plain(trace.collectives.to_frame(), *columns) == [
+        (100, 105, THREAD, 1),
+        (200, 300, ABSENT, 2),
+    ]
+    columns = ("start_ns", "end_ns", "call_ns", "call_end_ns")
+    assert plain(find_collectives(trace), *columns) == [
+        (200, 300, ABSENT, ABSENT),
+        (5000, 9000, 100, 105),
+    ]
+
+
 def test_sends_and_receives_tell_their_other_end(tmp_path: Path) -> None:
     described = {
         "In msg nelems": 100,

@@ -143,7 +143,10 @@ def test_pauses_are_compared_by_the_overall_rates(tmp_path: Path) -> None:
     found = compare_named([base], [new], limits=["5%"])
     said = sentences(found.verdict)
     assert said[0].startswith("No difference shown between base and new: tokens per second 0.0%")
-    assert any(text.startswith("With pauses, tokens per second: 62,222.2 /s") for text in said)
+    assert any(
+        text.startswith("With pauses such as checkpoints, tokens per second: 62,222.2 /s")
+        for text in said
+    )
     assert any(text.startswith("new: 120.0 s of 540.0 s") for text in sentences(found.notes))
     same = compare_named([base], [base])
     assert not any(text.startswith("With pauses") for text in sentences(same.verdict))

@@ -1,6 +1,6 @@
 import subprocess
 
-from traceprof.recording.machine import git_facts, network_facts, read_environment
+from traceprof.recording.machine import git_facts, memory_limit, network_facts, read_environment
 
 
 def test_a_fact_that_is_not_known_is_left_out():
@@ -44,3 +44,22 @@ def test_network_facts_have_units_and_no_unknown_speeds(tmp_path):
     assert facts["nic.eth0.speed_mbit_per_s"] == "25000"
     assert "nic.lo.speed_mbit_per_s" not in facts
     assert facts["rdma.mlx5_0.1.rate"] == "400 Gb/sec (4X NDR)"
+
+
+def test_the_memory_limit_is_the_smallest_of_the_cgroups_above_the_process(tmp_path):
+    own, root = tmp_path / "own", tmp_path / "cgroup"
+    (root / "job" / "task").mkdir(parents=True)
+    (root / "memory" / "job").mkdir(parents=True)
+    own.write_text("0::/job/task\n")
+    assert memory_limit(root, own) == ""
+    (root / "job" / "task" / "memory.max").write_text("max\n")
+    assert memory_limit(root, own) == ""
+    (root / "job" / "memory.max").write_text("8000\n")
+    assert memory_limit(root, own) == "8000"
+    (root / "memory.max").write_text("4000\n")  # the root of a container
+    assert memory_limit(root, own) == "4000"
+    own.write_text("4:cpu:/other\n3:memory:/job\n")  # version 1
+    (root / "memory" / "job" / "memory.limit_in_bytes").write_text("2000\n")
+    assert memory_limit(root, own) == "2000"
+    (root / "memory" / "job" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(root, own) == ""

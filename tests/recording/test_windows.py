@@ -8,6 +8,7 @@ from tests.builders import plain
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.tables import ABSENT
 from traceprof.recording.captured_trace import window_tables
+from traceprof.recording.identities import FIRST_NUMBER
 
 BASE = 1_700_000_000_000_000_000
 PID = 42
@@ -113,3 +114,13 @@ def test_no_window_at_all():
     found, recorded = window_tables([], lambda times: times)
     assert recorded == {"host_ops", "threads"}
     assert len(found["host_ops"]) == 0
+
+
+def test_two_processes_of_one_process_id_keep_their_own_operators(tmp_path):
+    """Each container has its own process ids, and the program of each can be number 1."""
+    path = tmp_path / "window.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": BASE, "traceEvents": EVENTS}))
+    events = read_kineto_events(path)
+    numbers = [PID, FIRST_NUMBER]
+    found, _ = window_tables([(number, events) for number in numbers], lambda times: times - BASE)
+    assert sorted(found["host_ops"]["process"].tolist()) == [PID] * 2 + [FIRST_NUMBER] * 2

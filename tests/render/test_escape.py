@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.render.escape import (
+    html_sentence,
     html_text,
     plain_text,
     plotly_text,
     visible_text,
 )
 from traceprof.render.formatting import to_json
+from traceprof.render.page.document import _breakable
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -70,3 +72,15 @@ def test_json_holds_no_control_and_means_the_same(bad: str) -> None:
 
 def test_visible_text_keeps_lines_and_tabs() -> None:
     assert visible_text("a\tb\n\x1b[31mred\r") == "a\tb\n\\u001b[31mred\\u000d"
+
+
+def test_a_long_name_breaks_between_words_and_never_within_an_entity() -> None:
+    html = _breakable("operators' inputs::of_a<kernel>&more#27_items")
+    assert "<wbr>" in html
+    assert re.sub(r"<wbr>", "", html) == html_text("operators' inputs::of_a<kernel>&more#27_items")
+    assert not re.search(r"&[^;]*<wbr>", html)
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    told = html_sentence("1.248 GB at the peak, 3 steps of 2 ms")
+    assert told == "1.248\N{NO-BREAK SPACE}GB at the peak, 3 steps of 2\N{NO-BREAK SPACE}ms"

@@ -33,6 +33,14 @@ def test_every_size_of_every_group_is_a_point() -> None:
     assert "ideal, 2: 100.0% of ideal" in chart
 
 
+def test_efficiency_has_a_chart_of_its_own() -> None:
+    chart = scaling_charts(lossy("slow").results["scaling"])
+    (efficiency,) = re.findall(r"<svg[^>]*Efficiency by job size.*?</svg>", chart, re.S)
+    shares = re.findall(r">([\d.]+%)</text>", efficiency)
+    assert {"50.0%", "100.0%"} <= set(shares)
+    assert efficiency.count("<polyline") == 2
+
+
 def test_losses_are_bars_up_to_ideal() -> None:
     chart = scaling_charts(lossy("slow").results["scaling"])
     bars = re.findall(r'<rect x="([\d.]+)%" y="0" width="([\d.]+)%".*?<title>([^<]*)<', chart)

@@ -1,17 +1,19 @@
 """What `traceprof memory` says: of a training program whose memory is known, and of a real one."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
 
 from tests.requirements import TRACES, require
-from tests.snapshots.allocator import Allocator, backward, forward, optimizer
+from tests.snapshots.allocator import Allocator, backward, forward, frame, optimizer
 from traceprof.model.table import Table
 from traceprof.render.registry import Options, render
 from traceprof.snapshots import MEMORY_NAME
 from traceprof.snapshots.kinds import _in_optimizer
 from traceprof.snapshots.measured import memory
+from traceprof.trying.changes import parse_changes
 
 MB = 1_000_000
 REAL = TRACES / "h100" / "memory-gpt.pickle"
@@ -347,3 +349,94 @@ def test_a_compiled_model_is_told_by_the_line_of_the_program(tmp_path, generated
     allocator.alloc(10 * MB, frames)
     found = memory([allocator.write(tmp_path / "s.pickle")])
     assert rows(found, "holders")[0]["place"] == "train.py:21 train"
+
+
+def kinds_at(found, when):
+    return {row["kind"]: row["held_bytes"] for row in rows(found, "kinds", when)}
+
+
+def operator_of(name):
+    return [frame("??", 0, f"at::_ops::{name}::call(at::Tensor const&)")]
+
+
+@pytest.mark.parametrize("runs_out", [False, True])
+def test_memory_of_a_forward_pass_without_a_backward_pass_is_of_activations(tmp_path, runs_out):
+    allocator = Allocator()
+    for line in (21, 22, 23):
+        allocator.alloc(10 * MB, forward(line))
+    batch = [frame("/home/me/train.py", 8, "train")]
+    allocator.alloc(5 * MB, [*operator_of("_to_copy"), *batch])
+    allocator.alloc(3 * MB, [*operator_of("mm"), *batch])
+    if runs_out:
+        allocator.fail(60 * MB, left=2 * MB)
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    when = "when memory ran out" if runs_out else "at the peak"
+    assert kinds_at(found, when) == {"activations": 33 * MB, "unknown": 5 * MB}
+    assert ("activation checkpointing" in advice(found)) is False  # three different lines
+
+
+def test_a_leak_after_the_last_backward_pass_is_not_more_than_it_was(tmp_path):
+    """Memory that one step leaves is in use in the backward pass of the next one."""
+    found = memory([train(4, leak=3 * MB).write(tmp_path / "s.pickle")])
+    assert kinds_at(found, "at the end")["activations"] == 12 * MB
+
+
+def test_blocks_from_before_are_known_by_their_stacks(tmp_path):
+    """The history was cut, or only blocks were recorded: a stack is all that is known."""
+    allocator = Allocator()
+    allocator.is_recording = False
+    allocator.alloc(8 * MB, optimizer(31))
+    allocator.alloc(4 * MB, forward(21))
+    allocator.alloc(2 * MB, backward("AddmmBackward0"))
+    allocator.alloc(1 * MB)
+    allocator.alloc(6 * MB, [frame("/home/me/train.py", 8, "load")])
+    known = {"optimizer state": 8 * MB, "activations": 4 * MB, "gradients": 2 * MB}
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    assert kinds_at(found, "at the end") == known | {"unknown": 7 * MB}
+    allocator.is_recording = True
+    allocator.free(allocator.alloc(MB, forward(22)))
+    found = memory([allocator.write(tmp_path / "t.pickle")])
+    assert kinds_at(found, "at the end") == known | {"before the recording": 7 * MB}
+
+
+@pytest.mark.parametrize(("has_times", "start"), [(True, 0), (False, 8 * MB)])
+def test_a_history_that_begins_within_a_free_does_not_hold_the_block(tmp_path, has_times, start):
+    """Older versions of torch, without times, record no request: there the block is held."""
+    allocator = Allocator()
+    allocator.is_recording = False
+    address = allocator.alloc(8 * MB)
+    allocator.is_recording = True
+    allocator.free(address)
+    del allocator.trace[0]  # the request
+    allocator.alloc(4 * MB, forward(21))
+    if not has_times:
+        for event in allocator.trace:
+            del event["time_us"]
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    assert rows(found, MEMORY_NAME)[0]["start_bytes"] == start
+
+
+@pytest.mark.parametrize(("held", "is_said"), [(990 * MB, False), (90 * MB, True)])
+def test_fragmentation_is_advised_only_if_much_memory_is_unused(tmp_path, held, is_said):
+    allocator = Allocator()
+    allocator.alloc(held, forward(21))
+    for piece in [allocator.alloc(3 * MB, forward(22)) for _ in range(3)]:
+        allocator.free(piece)
+    allocator.fail(8 * MB, left=1 * MB)
+    said = render("text", memory([allocator.write(tmp_path / "s.pickle")]), Options(width=200))
+    assert ("ragmentation" in said) == is_said
+    assert ("expandable segments" in said or "expandable_segments" in said) == is_said
+
+
+@pytest.mark.parametrize("name", ["activation checkpointing", "8-bit optimizer"])
+def test_advice_names_the_command_that_measures_it(tmp_path, name):
+    allocator = Allocator()
+    allocator.alloc(16 * MB, optimizer(31))
+    for _ in range(5):
+        allocator.alloc(10 * MB, forward(21))
+    allocator.alloc(1 * MB, backward("AddmmBackward0"))
+    allocator.fail(30 * MB, left=2 * MB)
+    fix = advice(memory([allocator.write(tmp_path / "s.pickle")]))[name]["fix"]
+    (text,) = re.findall(r"`traceprof try (.*?) -- python train.py`", fix)
+    assert text.split()[:3] == ["--goal", "memory", "--change"]
+    assert parse_changes(text.split()[3:])

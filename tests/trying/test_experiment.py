@@ -1,16 +1,20 @@
 """The order of runs, with a program that is made up: what runs when, and what ends it."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from traceprof.errors import RecordingError
 from traceprof.render.formatting import sentences
 from traceprof.trying import experiment as module
+from traceprof.trying.answer import TryRequest, try_changes
+from traceprof.trying.answer import _change_row as change_row
 from traceprof.trying.answer import _tried_advice as tried_advice
 from traceprof.trying.answer import _verdict as verdict_of
 from traceprof.trying.changes import expected_savings, parse_changes, predicted_ratio
 from traceprof.trying.experiment import Wanted, experiment, pilot
-from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED
+from traceprof.trying.judged import ALIKE, FASTER, MEMORY, SLOWER, UNDECIDED
 from traceprof.trying.runs import FAILED, HANGS, InterruptedTryingError, TriedRun, TryPlan
 
 MB = 1_000_000
@@ -26,7 +30,7 @@ class Program:
         self.savings, self.noise, self.available = savings, noise, available
         self.interrupt_at, self.drift, self.scatter = interrupt_at, drift, scatter
         self.clock_s = 0.0
-        self.peaks = {"bf16": 40 * MB, "channels_last": 300 * MB}
+        self.peaks = {"bf16": 40 * MB, "channels_last": 300 * MB, "fp16": -400 * MB}
         self.calls = []
         self.plans = []
         self.chance = np.random.default_rng(1)
@@ -230,3 +234,27 @@ def test_memory_within_the_scatter_of_runs_is_not_reported(monkeypatch):
 def test_without_time_no_sentence_claims_an_effect(monkeypatch):
     _, _, found = tried(monkeypatch, {"bf16": 0.5}, wanted=Wanted(n_steps=30, minutes=0))
     assert said(found) == ["not decided: bf16; not run; at least 3 are necessary (--minutes 1)"]
+
+
+def test_with_the_goal_memory_the_verdict_is_about_bytes(monkeypatch):
+    savings = {"bf16": 0.5, "channels_last": 0.0, "fp16": 0.0}
+    _, _, found = tried(monkeypatch, savings, wanted=Wanted(goal=MEMORY))
+    lines = said(found)
+    assert lines[0].startswith("fp16 saves 400.0 MB of 1.000 GB of peak memory: 40.0%")
+    assert any(line.startswith("channels_last needs 30.0% more memory: 300.0 MB") for line in lines)
+    assert not any("per step" in line for line in lines)
+    rows = {outcome.name: change_row(found, outcome) for outcome in found.outcomes()}
+    assert (rows["fp16"]["saving_bytes"], rows["fp16"]["memory_bytes"]) == (400 * MB, 600 * MB)
+    assert rows["bf16"]["verdict"] == "more memory"  # it saves half of the step time
+    assert rows["bf16"]["after_ns"] == pytest.approx(rows["bf16"]["before_ns"] / 2, rel=0.05)
+
+
+def test_memory_is_no_measured_saving_of_a_trace(monkeypatch, tmp_path):
+    """A trace predicts step time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "run_once", Program({"fp16": 0.3}))
+    trace = tmp_path / "trace.sqlite"
+    trace.write_text("not read")
+    command = [sys.executable, "train.py"]
+    try_changes(TryRequest(command, ["fp16"], trace, Wanted(goal=MEMORY)))
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.sqlite"]

@@ -22,7 +22,17 @@ from traceprof.trying.changes import (
     predicted_ratio,
 )
 from traceprof.trying.experiment import find_savings
-from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED, evaluate, losses_of
+from traceprof.trying.judged import (
+    ALIKE,
+    FASTER,
+    LESS,
+    MEMORY,
+    MORE,
+    SLOWER,
+    UNDECIDED,
+    evaluate,
+    losses_of,
+)
 from traceprof.trying.runs import DIVERGED, TriedRun
 
 DOCS = Path(__file__).parents[2] / "docs" / "try.md"
@@ -275,3 +285,50 @@ def test_the_program_keeps_its_own_environment(tmp_path):
         timeout=120,
     )
     assert said.read_text() == "False"
+
+
+def of_memory(base_bytes, new_bytes, changes=WORKERS, **more):
+    base = [run(100, round=i, peak_bytes=one) for i, one in enumerate(base_bytes)]
+    runs = [run(200, round=i, peak_bytes=one, **more) for i, one in enumerate(new_bytes)]
+    return evaluate(changes, base, runs, goal=MEMORY)
+
+
+def test_peak_memory_is_a_goal_with_the_verdict_of_time():
+    found = of_memory([1000, 1010, 990], [600, 606, 594])
+    assert (found.verdict, found.saves) == (LESS, True)
+    assert found.saving_ratio == pytest.approx(0.4, abs=0.01)
+    assert of_memory([1000, 1010, 990], [1300, 1310, 1290]).verdict == MORE
+    assert of_memory([1000, 1010, 990], [1001, 1009, 990]).verdict == ALIKE
+
+
+def test_peaks_that_are_equal_in_each_run_are_a_verdict():
+    """The peak of the allocator of a GPU is the same in each run."""
+    assert of_memory([1000] * 3, [900] * 3).verdict == LESS
+    assert of_memory([1000] * 3, [1000] * 3).verdict == ALIKE
+
+
+def test_memory_that_scatters_and_memory_of_two_runs_are_not_decided():
+    assert of_memory([1000, 1300, 800], [900, 1100, 1000]).verdict == UNDECIDED
+    assert of_memory([1000, 1000], [500, 500]).verdict == UNDECIDED
+
+
+def test_unknown_memory_is_not_zero():
+    found = of_memory([1000, 1000, 1000], [None, None, None])
+    assert found.verdict == UNDECIDED
+    assert found.difference is None
+
+
+def test_the_peak_of_larger_batches_is_not_per_sample():
+    facts = {"loaders": [{"batch": 16}]}
+    found = of_memory([1000] * 3, [1900] * 3, parse_changes(["batch_size=x2"]), facts=facts)
+    assert found.saving_ratio == pytest.approx(-0.9)
+
+
+def test_for_memory_only_changes_that_can_lower_the_peak_are_tried():
+    facts = {"parameters": {"torch.float32": 10}, "is_autocast": False, "on_gpu": True}
+    facts["optimizers"] = [{"kind": "AdamW", "is_of_torch": True}]
+    names = [one.change.name for one in changes_to_try(facts, {}, for_memory=True)]
+    assert names == ["bf16", "set_to_none", "checkpoint", "optimizer_8bit"]
+    on_cpu = {**facts, "on_gpu": False}
+    names = [one.change.name for one in changes_to_try(on_cpu, {}, for_memory=True)]
+    assert "optimizer_8bit" not in names

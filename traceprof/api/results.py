@@ -14,7 +14,7 @@ from traceprof.model.results import Unit
 from traceprof.render.briefing import as_warning, briefing_of, findings_for_people, head_of
 from traceprof.render.escape import html_list
 from traceprof.render.formatting import saving_words, sentences, value_text
-from traceprof.render.html_text import facts_html, result_html
+from traceprof.render.html_text import answer_html, result_html
 from traceprof.render.registry import Options, render
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run as SessionRun
@@ -111,11 +111,11 @@ class Comparison(PlainComparison):
 
     def _repr_html_(self) -> str:
         head = head_of(self)
-        facts = [("", text) for text in (*head.sentences, *head.warnings, *head.remarks)]
         first = next(iter(self.results), "")
         answering = "judged" if "judged" in self.results else first
         table = result_html(self.results[answering], {}) if answering else ""
-        return facts_html(head.title, facts) + table
+        remarks = (*head.warnings, *head.remarks)
+        return answer_html(head.title, "", head.sentences, remarks) + table
 
 
 def displayable_comparison(comparison: PlainComparison) -> Comparison:
@@ -167,10 +167,14 @@ class Page:
 
     def _repr_html_(self) -> str:
         head = head_of(self._document)
-        facts = [(head.where, ""), *(("", text) for text in (*head.caveats, *head.sentences))]
+        document, briefing = self._document, briefing_of(self._document)
+        parts = {} if document.verdict is None else document.verdict.parts
+        lines = (*briefing.lost, briefing.pace, briefing.answer, *briefing.made_of)
+        where = f"{briefing.workload_line} · {head.where}"
         findings = self._document.results.get("findings")
         advice = "" if findings is None else result_html(findings, self._document.ranks)
-        return facts_html(head.title, facts) + advice
+        answer = answer_html(head.title, where, [*filter(None, lines)], head.caveats, parts)
+        return answer + advice
 
 
 _MAX_ADVICE: Final = 3

@@ -6,7 +6,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeAlias
 
 import typer
 
@@ -232,6 +232,9 @@ def try_(
         ),
     ] = 15.0,
     runs: Annotated[int, option("--runs", "Run each change at most N times.", "N", min=1)] = 12,
+    goal: Annotated[
+        Literal["time", "memory"], option("--goal", "Reduce time or memory.", "NAME")
+    ] = "time",
     step_from: StepFrom = None,
     scratch: Annotated[
         bool, option("--scratch", "Run in a temporary copy of the current folder.")
@@ -257,7 +260,7 @@ def try_(
         command,
         tuple(change or ()),
         trace,
-        Wanted(steps, minutes, runs, message),
+        Wanted(steps, minutes, runs, message, goal),
         parse_step_from(step_from),
         scratch,
         offline,

@@ -133,9 +133,9 @@ def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]
     processes = set(explained["process"].tolist())
     is_other = (ledger["step"] != side.step) & np.isin(ledger["process"], explained["process"])
     others = ledger.take(is_other & (ledger["is_covered"] == explained["is_covered"][0]))
-    usual, kind = others.take(others["kind"] == USUAL), "other usual steps"
+    usual, kind = others.take(others["kind"] == USUAL), "other usual step(s)"
     if usual.empty:
-        usual, kind = others, "other steps, none of which is usual"
+        usual, kind = others, "other step(s), none of which is usual"
     once = usual.take(numbered(usual["process"], usual["step"])[1])
     lengths = {step: once["duration_ns"][rows] for step, rows in rows_by(once, "step").items()}
     complete = {step: ns for step, ns in lengths.items() if len(ns) == len(processes)}

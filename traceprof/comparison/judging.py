@@ -70,7 +70,7 @@ class EvaluatedMeasure:
     def verdict(self) -> str:
         """The result of the test in up to three words."""
         if math.isnan(self.difference.change_ratio) or not self.difference.is_known:
-            return "not judged"
+            return "not enough data"
         if self.difference.is_inconclusive:
             return "not clear"
         if not self.difference.is_shown:

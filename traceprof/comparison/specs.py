@@ -46,7 +46,7 @@ JUDGED: Final = spec_of(
     derived larger_ratio: effect size: share of pairs of a new and a base step in which the new step
         is larger (50%: no effect)
     derived verdict: better, worse, no difference shown, not clear (the interval contains both no
-        change and a factor of 2), or not judged (not enough data)
+        change and a factor of 2), or not enough data
     same better: whether higher or lower is better
     derived base_count: number of steps (or runs) of the base
     derived new_count: number of steps (or runs) of the new run

@@ -102,9 +102,10 @@ def _unit_of(measure: EvaluatedMeasure, sides: tuple[Side, Side]) -> str:
 def _overall_notes(main: EvaluatedMeasure, sides: tuple[Side, Side]) -> Iterator[Note]:
     """Yield the change of the overall rate, if it differs from the usual rate on a side."""
     usual = [side.measure(main.name) or 0.0 for side in sides]
-    overall = [side.measure(f"overall_{main.name}") or 0.0 for side in sides]
-    if not all(usual) or not all(overall):
+    recorded = [side.measure(f"overall_{main.name}") for side in sides]
+    if not all(usual) or not any(recorded):
         return
+    overall = [whole or rate for whole, rate in zip(recorded, usual, strict=True)]
     if all(
         abs(whole / rate - 1) < _MIN_OVERALL_RATIO
         for whole, rate in zip(overall, usual, strict=True)
@@ -112,8 +113,8 @@ def _overall_notes(main: EvaluatedMeasure, sides: tuple[Side, Side]) -> Iterator
         return
     base, new = overall
     yield Note.of(
-        f"With pauses, {{what}}: {{new:{main.unit}}}, compared with {{base:{main.unit}}} in the "
-        f"base ({'+' if new > base else '−'}{{change:ratio}}).",
+        f"With pauses such as checkpoints, {{what}}: {{new:{main.unit}}}, compared with "
+        f"{{base:{main.unit}}} in the base ({'+' if new > base else '−'}{{change:ratio}}).",
         what=_MEASURE_WORDS.get(main.name) or _rate_words(main.name),
         new=new,
         base=base,

@@ -20,6 +20,7 @@ from traceprof.findings import (
     fusion,
     gaps,
     host,
+    host_memory,
     imbalance,
     input_bound,
     kernels,
@@ -63,6 +64,7 @@ RULES: Final[Registry[Rule]] = Registry(
     "rule",
     (
         processor.cpu_shortage,
+        host_memory.host_memory_growth,
         launches.whole_graphs,
         steps.profiler_overhead,
         stalls.loading,

@@ -16,7 +16,7 @@ from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import are_first, rows_by, unions_by
-from traceprof.model.grouping import find_matching_rows, groups_of
+from traceprof.model.grouping import groups_of
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -110,24 +110,13 @@ def _reductions(trace: Trace) -> Table:
     work = work.take(
         (work["n_bytes"] > 0) & (work["call_ns"] != ABSENT) & work["op"].isin(_REDUCES)
     )
-    work, passes = _with_calls(trace.whole, work), _passes(trace.whole)
+    passes = _passes(trace.whole)
     rows_of, no_rows = rows_by(passes, "process"), np.empty(0, np.int64)
     found = [
         _of_process(work.take(rows), passes.take(rows_of.get(process, no_rows)))
         for process, rows in rows_by(work, "process").items()
     ]
     return Table.stacked(found or [_of_process(work.head(0), passes.head(0))])
-
-
-def _with_calls(trace: Trace, work: Table) -> Table:
-    """Return ``work`` with the launch of its kernel as ``call_ns``, if the kernel is known.
-
-    Kineto writes collectives at the times of their kernels.
-    """
-    row = find_matching_rows(work, trace.kernels, "process", "correlation")
-    launched = np.append(launches_of(trace, "kernels").start_ns, ABSENT)[row]
-    is_known = (work["correlation"] != ABSENT) & (launched != ABSENT)
-    return work.assign(call_ns=np.where(is_known, launched, work["call_ns"]))
 
 
 def _of_process(work: Table, passes: Table) -> Table:

@@ -9,10 +9,11 @@ from typing import Final
 
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SettledFinding
+from traceprof.findings.rules import SUBJECTS, SettledFinding
 from traceprof.measures.device.times import devices_at_work, devices_of_processes
 from traceprof.measures.idle.losses import DRAINED, idle_times
 from traceprof.measures.path.path import find_path
+from traceprof.measures.steps.base import WINDOW
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
@@ -23,14 +24,9 @@ _MIN_IDLE_RATIO: Final = 0.2
 """Minimum share of idle time that shows that the CPU can determine the step time."""
 _MAX_ON_PATH_RATIO: Final = 0.5
 _HOST_CAUSES: Final = ("data", "launch", "host", "synchronizing", DRAINED)
-_NOT_IN_STEP: Final = (
-    "input_bound",
-    "profiler_overhead",
-    "slow_host",
-    "straggler",
-    "load_imbalance",
-)
-"""Rules whose savings a loader does not limit."""
+_NOT_IN_STEP: Final = ("input_bound", "profiler_overhead")
+"""Rules whose savings a loader does not limit. The same applies to ranks that are late due to data.
+"""
 _WORKERS: Final = "_MultiProcessingDataLoaderIter"
 _LOADERS: Final = re.compile(rf"{_WORKERS}|_SingleProcessDataLoaderIter")
 _IN_STEP: Final = (ClaimKind.LOST, ClaimKind.COMPUTE)
@@ -44,6 +40,7 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     finding are mostly not on the critical path, the CPU determines the step time: faster kernels
     only lengthen the idle time.
     """
+    found = _without_data_of_late_rank(found)
     saving = [one for one in found if _saves_in_step(one)]
     if not saving:
         return list(found)
@@ -59,12 +56,22 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
                 replace(_hidden(one, reason), is_hidden=False) if _is_behind_loader(one) else one
                 for one in found
             ]
-    if not len(context.steps) or context.share(_idle(context, _HOST_CAUSES)) < _MIN_IDLE_RATIO:
+    if context.base.unit == WINDOW or context.share(_idle(context, _HOST_CAUSES)) < _MIN_IDLE_RATIO:
         return list(found)
     path = union_by_device(context.ranks.each(_computing_on_path))
     return [_hidden_off_path(one, path) if _saves_in_step(one) else one for one in found]
 
 
+def _without_data_of_late_rank(found: Sequence[SettledFinding]) -> list[SettledFinding]:
+    """Return ``found`` with data loading as a bound if it makes a rank late: it saves time once."""
+    is_late = any(_is_due_to_data(one) for one in found if one.rule.name != "input_bound")
+    return [
+        _hidden(one, Note(_OF_LATE_RANK)) if is_late and one.rule.name == "input_bound" else one
+        for one in found
+    ]
+
+
+_OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
 _BEHIND_WORKERS: Final = (
     "the loop waits for the DataLoader workers ({share:ratio} of step time), so this change saves "
     "time only after data loading is faster"
@@ -80,7 +87,13 @@ _OFF_PATH: Final = (
 
 def _is_behind_loader(settled: SettledFinding) -> bool:
     """Return whether a slow loader can hide the saving of a finding."""
-    return _saves_in_step(settled) and settled.rule.name not in _NOT_IN_STEP
+    is_limited = settled.rule.name not in _NOT_IN_STEP and not _is_due_to_data(settled)
+    return _saves_in_step(settled) and is_limited
+
+
+def _is_due_to_data(settled: SettledFinding) -> bool:
+    """Return whether the cause of a finding is data loading."""
+    return SUBJECTS["data"] in settled.finding.other_subjects
 
 
 def _saves_in_step(settled: SettledFinding) -> bool:

@@ -26,6 +26,7 @@ from traceprof.findings.host_work import (
     DRIVER,
     FILES,
     ON_FUNCTION,
+    OPERATORS,
     WORDS,
     advice_for,
     main_work,
@@ -145,9 +146,10 @@ def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
 
 def _lost_by_waits(trace: Trace, analyzed_time: Intervals) -> Times:
     """Return the idle time after synchronizing calls of a trace, by device."""
-    calls = trace.api_calls
+    calls = trace.whole.api_calls
+    starts, ends = bounds(calls)  # a call may end where the analyzed time begins
     calls = calls.take(
-        are_waits_of_launching_threads(calls) & (analyzed_time.covered_ns(*bounds(calls)) > 0)
+        are_waits_of_launching_threads(calls) & (analyzed_time.covered_ns(starts, ends + 1) > 0)
     )
     return held_up(trace, calls, is_all=True)
 
@@ -217,6 +219,8 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
     main_kind = main_work(context, claim.times)
+    if kind is Kind.MEASURED and main_kind == OPERATORS:
+        kind = Kind.BOUNDED  # operators get faster, but they remain
     named, names = notes_on_names(context, claim.times)
     function = main_function(context, claim.times) if not main_kind else ""
     main_words = f", mostly {WORDS[main_kind]}" if main_kind in WORDS else ""
@@ -239,6 +243,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
             *before_forward,
             *named,
             *_notes_on_function(context, claim, function),
+            *(_notes_on_wait_before(context, claim) if kind is not Kind.ONCE else ()),
         ),
         action=ON_FUNCTION
         if function
@@ -266,6 +271,18 @@ def _notes_on_function(context: Context, claim: Claim, function: str) -> Iterato
             in_all,
             after=" of idle GPU time in {name}, including time after host synchronization",
             name=function,
+        )
+
+
+def _notes_on_wait_before(context: Context, claim: Claim) -> Iterator[Note]:
+    """Yield a note on the part of ``claim`` that a wait for the GPU keeps from overlapping."""
+    lost = union_by_device(context.ranks.each(_lost_by_waits, context.typical))
+    ns = sum((lost[d] & time).total_ns for d, time in claim.times.items() if d in lost)
+    if ns >= _MIN_BUSY_RATIO * context.analyzed_ns:
+        yield context.timed(
+            ns,
+            after=" of this work would overlap with GPU work if the CPU did not wait for the GPU "
+            "before it",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -13,13 +14,22 @@ from traceprof.findings.claims import (
 )
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps
+from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.idle.charges import NOTHING
-from traceprof.model.trace import RecordedBy
+from traceprof.measures.rows import are_named, ints, lengths_of, unions_by
+from traceprof.model.grouping import rows_by_values
+from traceprof.model.intervals import Intervals
+from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.functions import is_function
 
 _MAIN_RATIO: Final = 0.5
 _LAUNCHING, DRIVER, FILES = "launching", "driver", "files"
-_OPERATORS, _RUNTIME = "operators", "runtime"
+OPERATORS, _RUNTIME = "operators", "runtime"
+_COMPUTING = "computing"
+_COMPUTES: Final = re.compile(r"^(aten|torchvision|torchaudio|fbgemm)::")
+_MIN_COMPUTING_NS: Final = 500_000
+"""Minimum duration of an operator that computes on the CPU. An operator that launches work takes
+less, and its calls of the driver are known."""
 _KINDS: Final = (
     (_LAUNCHING, re.compile(r"^(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")),
     (DRIVER, re.compile(r"^(cuda|cu|hip|nv|nccl|rccl|cublas|cudnn|miopen|rocblas)[A-Z_]\w*$")),
@@ -30,7 +40,7 @@ _KINDS: Final = (
             r"|send\w*|recv\w*|mmap(64)?|munmap|MPI_\w+)$"
         ),
     ),
-    (_OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$")),
+    (OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$|^Optimizer\.(step|zero_grad)#")),
 )
 """Kinds of names and their patterns; the first pattern that matches counts."""
 _XLA_NAMES: Final = re.compile(
@@ -46,7 +56,8 @@ WORDS: Final = {
     _LAUNCHING: "slow launch calls",
     DRIVER: "driver and library calls",
     FILES: "reading, writing, and sending data",
-    _OPERATORS: "operators",
+    OPERATORS: "operators",
+    _COMPUTING: "operators that compute on the CPU",
     _RUNTIME: "the XLA runtime",
     NOTHING: "not recorded",
 }
@@ -56,8 +67,10 @@ _ADVICE_BY_KIND: Final = {
     "WSL, and other jobs.",
     DRIVER: "Create contexts, streams, communicators, and handles once, before the loop.",
     FILES: "Read, write, and send data in another thread during GPU work.",
-    _OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
+    OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
     "operators, and avoid loops over views and slices.",
+    _COMPUTING: "These operators work on CPU tensors. Create the tensors on the GPU "
+    '(`device="cuda"`), or compute in the workers of the DataLoader.',
 }
 ON_FUNCTION: Final = (
     "Call this function less often, make it faster, or run it in another thread or process while "
@@ -77,7 +90,42 @@ def main_work(context: Context, times: Times) -> str:
     names = np.where(is_called, charged["operator"], charged["name"])
     for name, ns in zip(names, charged["ns"].tolist(), strict=True):
         sums[_RUNTIME if has_xla and _XLA_NAMES.search(name) else _kind_of(name)] += ns
-    return next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
+    kind = next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
+    if kind == OPERATORS and _computing_ns(context, times) > _MAIN_RATIO * sums.total():
+        return _COMPUTING
+    return kind
+
+
+def _computing_ns(context: Context, times: Times) -> int:
+    """Return the part of the ``times`` of devices in which operators compute on the CPU."""
+    return sum(
+        (times[device] & time).total_ns
+        for of_process, devices in context.ranks.each(_cpu_operators)
+        for process, time in of_process.items()
+        for device in devices.get(process, ())
+        if device in times
+    )
+
+
+def _cpu_operators(part: Trace) -> tuple[dict[int, Intervals], Mapping[int, Iterable[int]]]:
+    """Return the times of operators that compute on the CPU, and the devices, both by process.
+
+    These operators last `_MIN_COMPUTING_NS` or more without a call of CUDA or HIP.
+    """
+    operators = part.host_ops.take(lengths_of(part.host_ops) >= _MIN_COMPUTING_NS)
+    operators = operators.take(are_named(operators["name"], _COMPUTES))
+    calls = part.api_calls
+    calls_by_thread = rows_by_values(calls["process"], calls["thread"])
+    on_cpu = np.zeros(len(operators), np.bool_)
+    for thread, rows in rows_by_values(operators["process"], operators["thread"]).items():
+        if thread in calls_by_thread:
+            starts = np.sort(ints(calls, "start_ns", rows=calls_by_thread[thread])[0])
+            first, last = (
+                np.searchsorted(starts, column)
+                for column in ints(operators, "start_ns", "end_ns", rows=rows)
+            )
+            on_cpu[rows] = first == last
+    return unions_by(operators.take(on_cpu)), devices_of_processes(part)
 
 
 def _kind_of(name: str) -> str:
@@ -94,7 +142,7 @@ def is_call(name: str) -> bool:
 
 def is_operator(name: str) -> bool:
     """Return whether a name is an operator or a call."""
-    return _kind_of(name) in (_LAUNCHING, DRIVER, _OPERATORS)
+    return _kind_of(name) in (_LAUNCHING, DRIVER, OPERATORS)
 
 
 def advice_on_call(name: str) -> str:
@@ -107,16 +155,15 @@ def advice_on_call(name: str) -> str:
 def advice_for(context: Context, kind: str, alone: str) -> str:
     """Return the advice for host work of a ``kind``; ``alone`` is not empty for a single gap."""
     python = "Python code" if context.software.has_python else "CPU code"
-    if kind in _ADVICE_BY_KIND and (kind != _OPERATORS or context.software.has_pytorch):
+    where = "before the GPU work or to" if alone else "out of the loop or to"
+    where, gaps = f"{where} another thread", "this gap" if alone else "these gaps"
+    if kind in _ADVICE_BY_KIND and (kind != OPERATORS or context.software.has_pytorch):
         return _ADVICE_BY_KIND[kind]
     if kind == _RUNTIME:
         return _RUN_ONCE_BEFORE if alone else context.software.recorder.how_to("runtime")
     if kind == NOTHING:
         how = context.software.recorder.how_to("host")
-        return (
-            f"Record what the CPU does there ({how}). Then move this {python} out of the loop or "
-            "to another thread."
-        )
+        return f"Record what the CPU does there ({how}). Then move this {python} {where}."
     examples = (
         "logging, checkpoints, metrics, batch building, allocation, file I/O"
         if context.is_training
@@ -125,7 +172,4 @@ def advice_for(context: Context, kind: str, alone: str) -> str:
     software, recorded = context.software, context.ranks.recorded
     by_stack = software.recorder is RecordedBy.TORCH and "functions" not in recorded
     how = "; profile(with_stack=True) names it" if by_stack else ""
-    return (
-        f"Find the {python} in these gaps ({examples}{how}), and move it out of the loop or to "
-        "another thread."
-    )
+    return f"Find the {python} in {gaps} ({examples}{how}), and move it {where}."

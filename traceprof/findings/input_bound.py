@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -17,15 +18,17 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import find_host_phases, times_before_forward
 from traceprof.measures.idle.charges import work_of_main_threads
 from traceprof.measures.idle.lanes import functions_without_launches
-from traceprof.measures.rows import union_of
+from traceprof.measures.rows import bounds, union_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
+from traceprof.names.functions import is_function
 
 _MIN_WAITING_RATIO: Final = 0.02
 _MAX_FUNCTIONS: Final = 3
+_MAX_OPEN_FACTOR: Final = 1.5
 _MIN_HOST_RATIO: Final = 0.1
 """Without devices, the host computes and data loading always takes time: report only a large
 share."""
@@ -100,26 +103,56 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         if not found:
             raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")
         return
+    name = _main_name(context, claim)
+    unmarked = "the program uses no DataLoader, and no range names this work"
     yield Finding(
         title=Note.of(
-            "Unnamed work before the forward pass (possibly batch fetching) takes {share:ratio} of "
-            "step time",
+            "{name}, before the forward pass, takes {share:ratio} of step time"
+            if name
+            else "Unnamed work before the forward pass (possibly batch fetching) takes "
+            "{share:ratio} of step time",
             share=share,
+            **({"name": name} if name else {}),
         ),
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
             context.timed(claim.total_ns),
             Note.of(
-                "the program uses no DataLoader, and no range names this work"
-                if _has_hooks(context)
-                else "no range marks data loading"
+                unmarked if _has_hooks(context) and not name else "no range marks data loading"
             ),
         ),
-        action=f"Name this work, {_how_to_name(context)} if it loads data. Then load the next "
-        "batch in another thread or process, or use a DataLoader with workers.",
+        action=("" if name else f"Name this work, {_how_to_name(context)} if it loads data. ")
+        + ("If this work makes the batch, make" if name else "Then make")
+        + " the next batch in another thread or process, or use a DataLoader with workers.",
         caveat="It can be any work that the program does between two steps.",
     )
+
+
+def _main_name(context: Context, claim: Claim) -> str:
+    """Return the function or range of the program with most of ``claim``; "" if there is none."""
+    parts = list(context.ranks)
+    sums = Counter[str]()
+    for place, times in claim.times.items():
+        part = parts[-1 - place]
+        processes = np.unique(part.ranges["process"]).tolist()
+        work = work_of_main_threads(part, dict.fromkeys(processes, times))
+        is_named = work["operator"].isin(tuple(part.ranges["name"].distinct()))
+        is_named |= np.fromiter(map(is_function, work["operator"]), np.bool_, len(work))
+        named = work.take(is_named)
+        for row in summed(named, named["ns"], "operator").rows():
+            sums[row["operator"]] += row["ns"]
+    name, ns = next(iter(sums.most_common(1)), ("", 0))
+    opened_ns = sum(context.ranks.each(_open_ns, name, context.typical))
+    # A range or function around the whole step does not name this work.
+    return name if 2 * ns > claim.total_ns and opened_ns < _MAX_OPEN_FACTOR * ns else ""
+
+
+def _open_ns(part: Trace, name: str, typical: Intervals) -> int:
+    """Return the typical time in which a range or function of this name is open."""
+    rows = [bounds(table.take(table["name"] == name)) for table in (part.ranges, part.functions)]
+    times = [Intervals.union_of(*of_table) for of_table in rows]
+    return ((times[0] | times[1]) & typical).total_ns
 
 
 def _in_functions(context: Context) -> Iterator[Finding]:

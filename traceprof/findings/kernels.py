@@ -45,7 +45,7 @@ Other names occur for both: cuDNN's `convolveNd` and `nchwToNhwc` kernels also c
 """
 _CONVOLVES: Final = re.compile(r"^aten::\w{0,40}convolution\w*$")
 _CONVERTS: Final = re.compile(
-    r"ncd?hw_?to_?nd?hwc|nd?hwc_?to_?ncd?hw|tensorTransform", re.IGNORECASE
+    r"ncd?hw_?to_?nd?hwc|nd?hwc_?to_?ncd?hw|tensorTransform|batched_transpose_\d", re.IGNORECASE
 )
 _MATRIX_WORK: Final = {
     Activity.GEMM: "GEMMs",

@@ -21,7 +21,10 @@ from traceprof.processes import PROGRESS
 _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
-_HOST_RULES: Final = ("cpu_shortage", "profiler_overhead", "slow_steps", "slower_steps", "warmup")
+_HOST_RULES: Final = (
+    *("cpu_shortage", "host_memory_growth", "profiler_overhead", "slow_steps", "slower_steps"),
+    "warmup",
+)
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _CPU_RULES: Final = ("host_code", "launch_bound")
 """Rules on the CPU whose savings the cost of recording inflates."""
@@ -39,8 +42,8 @@ class Finding:
     ``model`` is the assumption behind an estimate. ``one_time_ns`` is a one-time cost (None: the
     cost recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command
     that profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that
-    have this problem as well. ``is_first``: the other findings can be effects of this one, so it
-    comes before them, whatever it saves.
+    have this problem as well. ``is_first``: the other findings can be effects of this one, or it
+    ends the program, so it comes before them, whatever it saves.
     """
 
     title: Note
@@ -196,7 +199,8 @@ class SettledFinding:
     @property
     def is_minor(self) -> bool:
         """Whether the finding is too small for the page."""
-        return self.finding.kind is not Kind.ONCE and self.weight < _MINOR_RATIO
+        is_shown = self.finding.kind is Kind.ONCE or (self.finding.is_first and not self.claims)
+        return not is_shown and self.weight < _MINOR_RATIO
 
 
 def apply_rules(

@@ -196,8 +196,9 @@ def straggler(context: Context) -> Iterator[Finding]:
     )
 
 
+WAITS_FOR_DATA: Final = "the device waits for data"
 _SUBJECT_OF_CAUSE: Final = {
-    "the device waits for data": SUBJECTS["data"],
+    WAITS_FOR_DATA: SUBJECTS["data"],
     "the device waits for the host": SUBJECTS["host"],
     "copies that nothing hides": SUBJECTS["exposed_transfer"],
 }
@@ -304,6 +305,11 @@ def _advice_for(who: str) -> str:
 
 def _advice_on(who: str, cause: Cause | None) -> str:
     """Return the advice on a late rank by its cause; on a stage, or without a cause, in general."""
+    if cause is not None and cause.text == WAITS_FOR_DATA:
+        return (
+            f"Find out why {who} loads its data more slowly: slower storage, larger or more "
+            "samples, fewer DataLoader workers, or a busier host."
+        )
     if cause is None or cause.kernels is None:
         return _advice_for(who)
     if cause.kernels.is_of_experts:

@@ -19,6 +19,7 @@ from traceprof.findings.processor import ACTION
 from traceprof.findings.rules import SUBJECTS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of, owner_of
+from traceprof.measures.steps.base import independent_processes
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP, launching_spans
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS
@@ -122,6 +123,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
     n_ranks = len(np.unique(table["process"]))
+    noun = "processes" if independent_processes(context.ranks) else "ranks"
     single = "One slow step out of {of:count} takes {excess:ns} more than usual"
     several = "{n:count} slow steps out of {of:count} take {excess:ns} more than usual in total"
     reasons = [_explain_step(context, i) for i in worst[:_MAX_STEPS_EXPLAINED].tolist()]
@@ -140,7 +142,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     yield Finding(
         title=Note.of(
             (single if len(worst) == 1 else several)
-            + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
+            + (f" (mean of {{ranks:count}} {noun})" if n_ranks > 1 else "")
             + ", {share:ratio} of the total time of all steps"
             + text,
             n=len(worst),

@@ -61,10 +61,14 @@ def window_tables(windows: Windows, to_trace_time: Clock) -> tuple[dict[str, Tab
 
 
 def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> kineto.Rows:
-    """Return the events of one window as rows on the clock of the trace."""
+    """Return the events of one window as rows on the clock of the trace.
+
+    The process id in the file is that of the PID namespace of its process, not ``pid``.
+    """
     rows = kineto.all_rows(events, -events.base_time_ns, kineto.ON_HOST)
     start_ns, end_ns = to_trace_time(rows.start_ns), to_trace_time(rows.end_ns)
-    return replace(rows, start_ns=start_ns, end_ns=end_ns, host_process=pid)
+    process = np.where(rows.process == rows.host_process, pid, rows.process)
+    return replace(rows, start_ns=start_ns, end_ns=end_ns, process=process, host_process=pid)
 
 
 def _device_tables(rows: kineto.Rows) -> dict[str, Table]:

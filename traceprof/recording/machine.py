@@ -27,6 +27,8 @@ _MAX_LINKS: Final = 36
 _TOPOLOGY_LEVELS: Final = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 Facts = Iterator[tuple[str, str]]
+_NO_LIMIT_BYTES: Final = 1 << 62
+"""Version 1 of cgroups has a limit near this number if there is none."""
 _INTERFACES: Final = Path("/sys/class/net")
 _INFINIBAND: Final = Path("/sys/class/infiniband")
 _CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -205,9 +207,37 @@ def machine_facts() -> dict[str, str]:
         "cpu.allowed": str(len(os.sched_getaffinity(0))),
         "cpu.limit": _read_text(Path("/sys/fs/cgroup/cpu.max")),
         "ram_bytes": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "ram_limit_bytes": _read_text(Path("/sys/fs/cgroup/memory.max")),
+        "ram_limit_bytes": memory_limit(),
+        "address_space_limit_bytes": _address_space_limit(),
         "container": "yes" if any(mark.exists() for mark in _CONTAINER_MARKS) else "",
     }
+
+
+def _address_space_limit() -> str:
+    """Return the limit of `ulimit -v` in bytes; "" without a limit."""
+    import resource  # noqa: PLC0415 (not available on Windows)
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return "" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> str:
+    """Return the smallest memory limit of the cgroup of this process and its parents, in bytes.
+
+    The names of the files are those of version 2, and of version 1. Without a limit: "".
+    """
+    found = []
+    for line in _read_text(own).splitlines() or ["0::/"]:
+        number, controllers, name = [*line.split(":", 2), "", ""][:3]
+        if number == "0" or "memory" in controllers.split(","):
+            is_old = bool(controllers)
+            folder = root / controllers if is_old else root
+            file = "memory.limit_in_bytes" if is_old else "memory.max"
+            path = folder / name.lstrip("/")
+            places = [path, *(parent for parent in path.parents if parent.is_relative_to(folder))]
+            found += [_read_text(place / file) for place in {*places, folder}]
+    limits = [int(text) for text in found if text.isdecimal() and int(text) < _NO_LIMIT_BYTES]
+    return str(min(limits)) if limits else ""
 
 
 def network_facts(interfaces: Path = _INTERFACES, infiniband: Path = _INFINIBAND) -> Facts:

@@ -63,6 +63,14 @@ def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     return html.escape(plain_text(text, max_length), quote=True)
 
 
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|B|kB|MB|GB|TB|GB/s|TFLOP/s)\b)")
+
+
+def html_sentence(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a sentence for the body of an HTML page; no line ends between number and unit."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", html_text(text, max_length))
+
+
 _CODE: Final = re.compile(r"`([^`]+)`")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Final
 
 from traceprof.comparison import CURVE_NAME, NODES_NAME, SCALING, TIMELINE_NAME, TRIED
@@ -10,12 +11,14 @@ from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
 from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
-from traceprof.render.charts.memory import memory_chart, memory_style
+from traceprof.render.charts.memory import memory_chart, memory_script, memory_style
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
+from traceprof.render.charts.parts import parts_bar
 from traceprof.render.charts.tried import tried_chart, tried_style
-from traceprof.render.escape import html_list, html_prose, html_text
+from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
 from traceprof.render.page.document import WARNINGS_TITLE, html_table, write_document
+from traceprof.render.palette import CATEGORIES, ink_on
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, further_tables, table_for_people
 from traceprof.snapshots import MEMORY_NAME
@@ -31,16 +34,15 @@ _CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] 
 }
 """Functions that return the chart above the tables of a result, and its style."""
 
-_FRAGMENT: Final = 'class="traceprof" style="max-width:100%;overflow-x:auto"'
+_FRAGMENT: Final = 'class="traceprof"'
 _FRAGMENT_STYLE: Final = (
-    "<style>.traceprof table{width:auto;margin:6px 0;border-collapse:collapse}"
-    ".traceprof caption{text-align:left;opacity:.75}"
-    ".traceprof :is(th,td){text-align:left;vertical-align:top;padding:2px 8px}"
-    ".traceprof :is(th,td).number{text-align:right;white-space:nowrap}"
-    ".traceprof .long{display:block;max-width:46ch;overflow:hidden;text-overflow:ellipsis;"
-    "white-space:nowrap}</style>"
+    f"<style>{(files(__package__) / 'page' / 'fragment.css').read_text(encoding='utf-8')}</style>"
 )
-"""Overrides the notebook's styles inside the fragment."""
+"""The style of a fragment: that of the pages, in the colors of the notebook's theme."""
+
+
+_MAX_NOTES: Final = 4
+"""More notes than this are folded in a notebook."""
 
 
 def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -> str:
@@ -54,7 +56,9 @@ def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -
         names = [None, *further_tables(result, ())]
         shown = (table_for_people(result, ranks, name) for name in names)
         body = "".join(html_table(table, table.about or table.name, most_rows) for table in shown)
-    notes = html_list(sentences(result.notes))
+    notes = html_list(told := sentences(result.notes))
+    if len(told) > _MAX_NOTES:
+        notes = f"<details><summary>{len(told)} notes</summary>{notes}</details>"
     return f"<div {_FRAGMENT}>{_FRAGMENT_STYLE}{body}{notes}</div>"
 
 
@@ -65,6 +69,29 @@ def _finding(row: Row) -> str:
     return (
         f"<li><b>{html_text(texts['title'], 300)}</b> {html_text(saving_words(row))}"
         f"<br>{html_text(texts['evidence'])}<br>→ {html_prose(texts['action'])}{window}</li>"
+    )
+
+
+def answer_html(
+    title: str,
+    where: str,
+    sentences: Sequence[str],
+    remarks: Sequence[str],
+    parts: Mapping[str, float] | None = None,
+) -> str:
+    """Return the answer of a page or a comparison as an HTML fragment for notebooks.
+
+    The first sentence is the heading. ``parts`` (key of a part to its share) adds a bar.
+    """
+    answer = "".join(f"<p>{html_sentence(sentence)}</p>" for sentence in sentences)
+    bar = ""
+    if parts:
+        colors = "".join(f"--{p.key}:{p.light};--on-{p.key}:{ink_on(p.light)};" for p in CATEGORIES)
+        bar = f'<div style="{colors}">{parts_bar(parts)}</div>'
+    return (
+        f'<div {_FRAGMENT}>{_FRAGMENT_STYLE}<div class="title">{html_text(title)}</div>'
+        f'<div class="where">{html_text(where, 400)}</div><div class="answer">{answer}</div>{bar}'
+        f"{html_list(remarks)}</div>"
     )
 
 
@@ -79,7 +106,7 @@ def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 
 def render_html(document: Answered, options: Options) -> str:
-    """Return all results as one HTML page without scripts that needs no other file.
+    """Return all results as one HTML page that needs no other file.
 
     The page has the verdict, charts, warnings and notes, and tables, in this order.
 
@@ -88,7 +115,7 @@ def render_html(document: Answered, options: Options) -> str:
     """
     head = head_of(document)
     title = options.title or head.title
-    answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
+    answer = "".join(f"<p>{html_sentence(sentence)}</p>" for sentence in head.sentences)
     top = (
         f"<header><h1>{html_text(title)}</h1>"
         f'<div class="sub">{html_text(head.where, 400)}</div>'
@@ -112,7 +139,8 @@ def render_html(document: Answered, options: Options) -> str:
         html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
-    return write_document(title, f"{top}<main>{''.join(body)}</main>", styles)
+    script = memory_script() if MEMORY_NAME in document.results else ""
+    return write_document(title, f"{top}<main>{''.join(body)}</main>", styles, script=script)
 
 
 def _scrolling(title: str, chart: str) -> str:

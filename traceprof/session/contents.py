@@ -16,7 +16,13 @@ from traceprof.model.ranks import Ranks, RunFiles
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import DEVICE_TABLES, FIRST_EPOCH_NS, TraceInfo, how_to_record
+from traceprof.model.trace import (
+    DEVICE_TABLES,
+    FIRST_EPOCH_NS,
+    RecordedBy,
+    TraceInfo,
+    how_to_record,
+)
 from traceprof.session.opening import outline_files, place_files
 from traceprof.session.options import Opening
 
@@ -93,6 +99,15 @@ class Contents:
     environment: Mapping[str, str]
     ranks: tuple[RankContents, ...]
     attempts: tuple[AttemptContents, ...] = ()
+
+    @property
+    def independent_count(self) -> int:
+        """Number of processes with ranges that are not ranks of one job; 0 with ranks."""
+        if self.ranks or self.info.recorded_by != RecordedBy.OWN:
+            return 0
+        working = [process for process in self.processes if process.ranges]
+        ranks = {process.rank for process in working} - {None}
+        return len(working) if len(working) > 1 and len(ranks) < 2 else 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, including how to record the missing tables."""

@@ -49,7 +49,9 @@ def _on_step_time(steps: Result) -> Note:
     unit = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
     unit = ITERATION if is_pattern else STEP if unit == "window" else unit
     text += f": mean of {{n:count}} {unit}s" if n > 1 else ""
-    text += " on {ranks:count} ranks" if n_ranks > 1 else ""
+    noun = "of {ranks:count} independent processes"
+    noun = noun if scalars.get("independent_count") else "on {ranks:count} ranks"
+    text += f" {noun}" if n_ranks > 1 else ""
     ends = ("min", "max") if n < FEWEST_FOR_PERCENTILES else ("p10", "p90")
     low, high = (scalars[f"{end}_ns"] for end in ends)
     if high - low >= _MIN_RANGE_RATIO * high:

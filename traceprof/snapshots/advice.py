@@ -40,6 +40,8 @@ _FIXES: Final = {
     "expandable segments": "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
 }
 """How to make each change, by its name."""
+_TRIED: Final = {_CHECKPOINTING: "checkpoint", "8-bit optimizer": "optimizer_8bit"}
+"""The change of `traceprof try` that makes each change, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +185,11 @@ def _named(
         "saves_bytes": saves_bytes,
         "failure_saves_bytes": at_failure,
         "is_enough": None if at_failure is None or lacking is None else at_failure >= lacking,
-        "fix": _FIXES[name],
+        "fix": _FIXES[name] + _how_to_measure(name),
     }
+
+
+def _how_to_measure(name: str) -> str:
+    """Return a sentence with the command that measures a change; "" if `try` cannot make it."""
+    command = f"traceprof try --goal memory --change {_TRIED.get(name)} -- python train.py"
+    return f" Measure it: `{command}`." if name in _TRIED else ""

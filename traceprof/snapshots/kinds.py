@@ -1,8 +1,10 @@
 """Infer the purpose of memory from the stack and the lifetime of each allocation.
 
-An allocation of the forward pass that still exists in the backward pass is an activation. One of
-the backward pass that exists in the optimizer step is a gradient. One of the optimizer that exists
-in its next step is optimizer state. Names of tensors from our own hooks take precedence.
+An allocation of the forward pass that still exists in the backward pass is an activation. So is one
+of a layer or operator if no backward pass follows: the forward pass ran out of memory, or only this
+pass was recorded. An allocation of the backward pass that exists in the optimizer step is a
+gradient. One of the optimizer that exists in its next step is optimizer state. Names of tensors
+from our own hooks take precedence.
 
 Python frames contain file names, C++ frames contain function names. torch records both with
 ``stacks="all"``.
@@ -97,6 +99,18 @@ NOWHERE: Final = Origin(Phase.UNKNOWN, "", "", "", "")
 
 
 _KIND_BY_PHASE: Final = {Phase.COMMUNICATION: COMMUNICATION, Phase.WORKSPACE: WORKSPACES}
+_KIND_AT_END: Final = {
+    Phase.MAKING: PARAMETERS,
+    Phase.FORWARD: ACTIVATIONS,
+    Phase.BACKWARD: GRADIENTS,
+    Phase.OPTIMIZER: OPTIMIZER,
+    **_KIND_BY_PHASE,
+}
+"""The kind of memory that exists at the end, if its stack is all that is known of it."""
+_CREATIONS: Final = re.compile(
+    r"aten::(?:empty|zeros|ones|full|rand|arange|linspace|eye|tensor|_?to\b|_to_copy|copy|clone)"
+)
+"""Operators that make inputs and caches as well as activations."""
 
 
 def origin_of(stack: Stack) -> Origin:
@@ -189,7 +203,8 @@ def kinds_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
         found[phase == name] = kind
     if n_events:
         in_backward = (backward[at] < end) & (backward[at] < n_events)
-        found[(phase == Phase.FORWARD) & in_backward] = ACTIVATIONS
+        is_last = stays & (backward[at] >= n_events) & _are_of_layers(origins)[lives["stack"]]
+        found[(phase == Phase.FORWARD) & (in_backward | is_last)] = ACTIVATIONS
         in_optimizer = (optimizer[at] < n_events) & (optimizer[at] <= end)
         found[(phase == Phase.BACKWARD) & (in_optimizer | stays)] = GRADIENTS
         next_step = optimizer[np.minimum(outside[at], n_events)]
@@ -198,9 +213,21 @@ def kinds_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
     before = (start == BEFORE) | (n_events == 0)
     found[before] = BEFORE_ALL if n_events else UNKNOWN
     stack = lives["stack"]
+    is_known = before & stays & (stack != NO_STACK)
     stack_phases = np.array([str(origin.phase) for origin in origins], object)[stack]
-    found[before & (stack != NO_STACK) & (stack_phases == Phase.MAKING)] = PARAMETERS
+    for name, kind in _KIND_AT_END.items():
+        of_phase = is_known & (stack_phases == name)
+        found[of_phase & (name != Phase.FORWARD or _are_of_layers(origins)[stack])] = kind
     return Names.of(_with_named_tensors(replayed, found))
+
+
+def _are_of_layers(origins: Sequence[Origin]) -> npt.NDArray[np.bool_]:
+    """Return whether each stack is of a layer, or of an operator that computes something."""
+    is_computed = (
+        bool(origin.module or origin.operator) and not _CREATIONS.match(origin.operator)
+        for origin in origins
+    )
+    return np.array([*is_computed], np.bool_)
 
 
 def ascending(at_ns: Counts) -> Counts:

@@ -30,6 +30,8 @@ _MAX_ADVICE: Final = 3
 _PEAK, _RAN_OUT, _END = "at the peak", "when memory ran out", "at the end"
 _MIN_STEPS_OF_GROWTH: Final = 3
 _MIN_RESERVED_FACTOR: Final = 1.25
+_MIN_UNUSED_RATIO: Final = 0.02
+"""With less unused memory, fragmentation is not the problem."""
 _MIN_LIMIT_S, _LIMIT_S_PER_MB = 30.0, 4.0
 _MIN_LIMIT_BYTES, _LIMIT_BYTES_PER_BYTE = 512 << 20, 32
 """Memory limit per byte of the file.
@@ -404,7 +406,8 @@ def _failure_notes(name: str, row: dict[str, Any]) -> Iterator[Note]:
     )
     if row["device_free_bytes"] is not None:
         yield Note.of("Free GPU memory: {free:bytes}", free=row["device_free_bytes"])
-    if row["unused_bytes"] >= row["asked_bytes"] > row["largest_unused_bytes"]:
+    is_much = (row["unused_ratio"] or 0.0) >= _MIN_UNUSED_RATIO
+    if is_much and row["unused_bytes"] >= row["asked_bytes"] > row["largest_unused_bytes"]:
         yield Note.of(
             "Fragmentation: {unused:bytes} are reserved but unused, in blocks of at most "
             "{largest:bytes}. Try {setting}.",

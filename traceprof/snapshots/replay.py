@@ -95,8 +95,10 @@ def _lives(memory: DeviceMemory) -> Table:
     """Return the allocations of a device, from pairs of events with the same address."""
     events, n_events = memory.events, len(memory.events)
     actions = events["action"]
-    # Older versions of torch record only when memory was finally free.
-    free = FREED if (actions == FREED).any() else COMPLETED
+    # Older versions of torch, without times, record only when memory was finally free. Later ones
+    # record a request first. If the history begins after the request, the memory was free already.
+    has_times = n_events > 0 and bool(events["at_ns"][0] >= 0)
+    free = FREED if has_times or (actions == FREED).any() else COMPLETED
     rows = np.flatnonzero((actions == ALLOCATED) | (actions == free))
     rows = rows[np.lexsort((rows, events["address"][rows]))]
     address, is_made = events["address"][rows], (actions == ALLOCATED)[rows]

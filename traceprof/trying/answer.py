@@ -20,7 +20,17 @@ from traceprof.session.answer import answer
 from traceprof.session.run import open_run
 from traceprof.trying.changes import changes_to_try, parse_changes
 from traceprof.trying.experiment import Experiment, Wanted, experiment, find_savings, pilot
-from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNDECIDED, Outcome
+from traceprof.trying.judged import (
+    ALIKE,
+    FASTER,
+    MEMORY,
+    MORE,
+    SLOWER,
+    TIME,
+    UNDECIDED,
+    Outcome,
+    evaluate,
+)
 from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_copy
 
 _NOTEBOOKS: Final = frozenset(
@@ -35,7 +45,8 @@ _TRIED: Final = ResultSpec.of("""
     table changes: one row per change, or per set of changes applied together
     key change: the name of the change
     derived verdict: faster, slower, no difference shown, not decided, or the kind of failure
-    derived saving_ratio: the saving as a share of step time; negative if the change costs time
+    derived saving_ratio: the saving as a share of step time, or of peak memory with --goal memory;
+        negative if the change costs time or memory
     derived low_ratio: the lower end of the 95% confidence interval of the saving
     derived high_ratio: the upper end of the 95% confidence interval of the saving
     derived runs_count: the number of pairs of an unchanged run and a run with the change
@@ -44,11 +55,13 @@ _TRIED: Final = ResultSpec.of("""
     derived before_cpu_ns: the CPU time per step of the unchanged program, as the mean of its runs
     derived after_cpu_ns: the CPU time per step with the change, as the mean of its runs
     derived saving_ns: the saving per step
+    derived saving_bytes: the saving of peak memory; only with --goal memory
     derived predicted_ratio: the saving that the findings of the trace predict
     derived losses: how the losses differ from the losses of the unchanged program
     derived equal: what must stay equal with the change
     derived broken: what had to stay equal and did not; empty if nothing did
-    derived memory_bytes: peak GPU memory with the change; without a GPU, of the process
+    derived memory_bytes: peak GPU memory with the change; without a GPU, of the process; with
+        --goal memory, the geometric mean of its runs
     derived memory_before_bytes: peak memory of the unchanged program
     derived reason: the reason for a failure, or what would decide the effect
     derived breaks: risks of the change
@@ -112,7 +125,8 @@ def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
     _refuse_notebooks(request.command)
     find_program(request.command)
     requested = parse_changes(request.changes)
-    predicted = {} if request.trace is None else _predicted_savings(request.trace)
+    is_predicted = request.trace is not None and request.wanted.goal != MEMORY
+    predicted = _predicted_savings(request.trace) if request.trace and is_predicted else {}
     say = request.wanted.say
     with ExitStack() as stack:
         here = Path.cwd()
@@ -127,14 +141,15 @@ def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
             before = files_in(here)
         pilot_run = pilot(plan, request.wanted)
         chosen = parse_changes(request.changes, pilot_run.facts) if requested else []
-        chosen = chosen or changes_to_try(pilot_run.facts, predicted)
+        for_memory = request.wanted.goal == MEMORY
+        chosen = chosen or changes_to_try(pilot_run.facts, predicted, for_memory=for_memory)
         found = experiment(plan, request.wanted, pilot_run, chosen, predicted)
         runs = [pilot_run, *found.order]
         written = {path for run in runs for path in run.written}
         changed = [] if request.is_scratch else changed_files(here, before)
         files = _notes_on_files(here, changed, written, plan.folder or here)
         compared = _make_comparison(request, found, list(files))
-    if request.trace is not None:
+    if request.trace is not None and is_predicted:
         measured = list(_tried_advice(found))
         if measured and request.trace.is_file():
             tried.write_tried_savings(request.trace, measured)
@@ -196,26 +211,32 @@ def _change_row(found: Experiment, outcome: Outcome) -> dict[str, Any]:
     last = outcome.runs[-1] if outcome.runs else TriedRun()
     difference = outcome.difference
     row: dict[str, Any] = {"change": outcome.name, "verdict": outcome.verdict}
+    peaks = [run.peak_bytes for run in found.base if run.peak_bytes is not None]
+    before_bytes, after_bytes = max(peaks, default=None), last.peak_bytes
     if difference is not None:
+        time = difference
+        if outcome.goal == MEMORY:
+            time = evaluate(outcome.changes, found.base, outcome.runs).difference or difference
+            before_bytes, after_bytes = round(difference.base), round(difference.new)
+            row["saving_bytes"] = before_bytes - after_bytes
         row |= {
             "runs_count": difference.base_count,
-            "before_ns": difference.base,
-            "after_ns": difference.new,
-            "saving_ns": difference.base - difference.new,
+            "before_ns": time.base,
+            "after_ns": time.new,
+            "saving_ns": time.base - time.new,
             "saving_ratio": -difference.change_ratio,
             "low_ratio": -difference.high_ratio,
             "high_ratio": -difference.low_ratio,
             "before_cpu_ns": _mean_cpu_ns(found.base),
             "after_cpu_ns": _mean_cpu_ns(outcome.runs),
         }
-    peaks = [run.peak_bytes for run in found.base if run.peak_bytes is not None]
     return row | {
         "predicted_ratio": outcome.predicted_ratio,
         "losses": outcome.losses,
         "equal": "; ".join(dict.fromkeys(part.change.equal for part in outcome.changes)),
         "broken": outcome.broken or "",
-        "memory_before_bytes": max(peaks, default=None),
-        "memory_bytes": last.peak_bytes,
+        "memory_before_bytes": before_bytes,
+        "memory_bytes": after_bytes,
         "reason": (outcome.undecided or "") if outcome.failed is None else outcome.failed.reason,
         "breaks": "; ".join(part.change.breaks for part in outcome.changes),
         "lines": _lines(found, outcome),
@@ -250,10 +271,20 @@ def _run_row(number: int, run: TriedRun) -> dict[str, Any]:
     }
 
 
+_COSTS: Final = {
+    SLOWER: "{change} makes a step {share:ratio} longer: {cost:ns} more than {base:ns}",
+    MORE: "{change} needs {share:ratio} more memory: {cost:bytes} more than {base:bytes}",
+}
+_SAVINGS: Final = {
+    TIME: "{change} saves {cost:ns} of {base:ns} per step: {share:ratio}",
+    MEMORY: "{change} saves {cost:bytes} of {base:bytes} of peak memory: {share:ratio}",
+}
+
+
 def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
     best = next(iter(find_savings(outcomes)), None)
     if best is not None:
-        yield _effect(best, "{change} saves {cost:ns} of {base:ns} per step: {share:ratio}", -1)
+        yield _effect(best, _SAVINGS[best.goal], -1)
         yield Note.of("add to the program: {lines}", lines=_lines(found, best))
         if best.losses is not None:
             yield Note.of("losses with this change: {losses}", losses=best.losses)
@@ -265,8 +296,7 @@ def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
                 change=outcome.name,
                 broken=outcome.broken,
             )
-        if outcome.verdict == SLOWER:
-            text = "{change} makes a step {share:ratio} longer: {cost:ns} more than {base:ns}"
+        if text := _COSTS.get(outcome.verdict):
             yield _effect(outcome, text, 1)
     yield from _without_effect(outcomes, is_best=best is not None)
     if not outcomes:
@@ -275,6 +305,8 @@ def _verdict(found: Experiment, outcomes: Sequence[Outcome]) -> Iterator[Note]:
 
 def _memory_growth(found: Experiment, outcome: Outcome) -> Iterator[Note]:
     """Yield a sentence if a change needs more memory than every unchanged run."""
+    if outcome.goal == MEMORY:
+        return
     before, after = (
         max((run.peak_bytes or 0 for run in runs), default=0) for runs in (found.base, outcome.runs)
     )

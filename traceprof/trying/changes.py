@@ -14,6 +14,7 @@ from traceprof.errors import UsageError
 from traceprof.registries import Registry
 from traceprof.trying.facts import (
     Facts,
+    changes_of_memory,
     has_loader_without_workers,
     has_modules,
     has_optimizer_without,
@@ -414,17 +415,21 @@ def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chos
     return found
 
 
-def changes_to_try(facts: Facts, predicted: Mapping[str, float]) -> list[ChosenChange]:
+def changes_to_try(
+    facts: Facts, predicted: Mapping[str, float], *, for_memory: bool = False
+) -> list[ChosenChange]:
     """Return the changes that apply to a program, the largest predicted saving first.
 
     Args:
         facts: what the hooks found.
         predicted: the predicted saving as a share of the time, by finding rule.
+        for_memory: return the changes that can lower the peak memory.
     """
+    names = changes_of_memory(facts)
     found = [
         ChosenChange(change, change.usual(facts))
         for change in CHANGES
-        if change.applies is not None and change.applies(facts)
+        if (change.name in names if for_memory else change.applies and change.applies(facts))
     ]
     return sorted(found, key=lambda one: -(predicted_ratio(one, predicted) or 0.0))
 

@@ -22,7 +22,7 @@ from traceprof.comparison.statistics import interval_of_mean
 from traceprof.errors import RecordingError
 from traceprof.model.results import Note
 from traceprof.trying.changes import ChosenChange, expected_savings, predicted_ratio
-from traceprof.trying.judged import FASTER, MIN_PAIRS, UNDECIDED, Outcome, evaluate
+from traceprof.trying.judged import MEMORY, MIN_PAIRS, TIME, UNDECIDED, Outcome, evaluate
 from traceprof.trying.runs import FAILED, OK, InterruptedTryingError, TriedRun, TryPlan, run_once
 
 _UNCHANGED = ""
@@ -54,12 +54,16 @@ _MIN_LIMIT_S = float(os.environ.get("TRACEPROF_TRY_PATIENCE_S", "60"))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The user's limits: steps per run (None: as many as necessary), minutes, runs per change."""
+    """The user's limits: steps per run (None: as many as necessary), minutes, runs per change.
+
+    ``goal``: what to save, `TIME` or `MEMORY`.
+    """
 
     n_steps: int | None = None
     minutes: float = 15.0
     max_runs: int = MAX_RUNS
     say: Callable[[str], None] = field(default=lambda _line: None)
+    goal: str = TIME
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class Experiment:
         """Return the outcome of the changes named ``name``."""
         changes = self.chosen[name]
         predicted = predicted_ratio(changes[0], self.predicted) if len(changes) == 1 else None
-        outcome = evaluate(changes, self.base, self.runs[name], predicted)
+        outcome = evaluate(changes, self.base, self.runs[name], predicted, self.wanted.goal)
         if outcome.verdict != UNDECIDED:
             return outcome
         return replace(outcome, undecided=self._what_decides(outcome))
@@ -155,7 +159,7 @@ def experiment(
     Raises:
         RecordingError: the unchanged program fails.
     """
-    expected = expected_savings(first.facts, predicted)
+    expected = expected_savings(first.facts, predicted) if wanted.goal == TIME else {}
     changes = sorted(changes, key=lambda change: -(predicted_ratio(change, expected) or 0.0))
     until_s = time.monotonic() + wanted.minutes * 60 - first.took_s
     plan, remarks = _plan_runs(plan, wanted, first, len(changes))
@@ -180,7 +184,7 @@ def _plan_runs(
     """Return how to measure each run, based on the pilot run, and remarks about it."""
     remarks = []
     available = math.inf if first.is_whole else first.steps_count
-    n_steps = wanted.n_steps or _steps_needed(first)
+    n_steps = wanted.n_steps or (_MIN_STEPS if wanted.goal == MEMORY else _steps_needed(first))
     step_s = first.mean_ns / 1e9
     starting_s = max(0.0, first.took_s - step_s * (_PILOT_WARMUP + len(first.step_ns)))
     n_runs = _MIN_ROUNDS * (1 + n_changes)
@@ -294,13 +298,13 @@ def _try_together(found: Experiment) -> None:
             found.remarks.append("no time was left to try the changes together: increase --minutes")
             return
         outcome = found.outcome(name)
-        if outcome.verdict == FASTER and outcome.saving_ratio > best.saving_ratio:
+        if outcome.saves and outcome.saving_ratio > best.saving_ratio:
             best = outcome
 
 
 def find_savings(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the outcomes that are faster and break nothing, the largest saving first."""
+    """Yield the outcomes that save and break nothing, the largest saving first."""
     yield from sorted(
-        (outcome for outcome in outcomes if outcome.verdict == FASTER and outcome.broken is None),
+        (outcome for outcome in outcomes if outcome.saves),
         key=lambda outcome: -outcome.saving_ratio,
     )

@@ -61,3 +61,15 @@ def other_threads(facts: Facts) -> str:
     """Return the number of CPUs if fewer threads are used, otherwise half of it."""
     cpus, threads = int(facts.get("cpus") or 1), int(facts.get("threads") or 1)
     return str(cpus if threads < cpus else max(1, cpus // 2))
+
+
+def changes_of_memory(facts: Facts) -> list[str]:
+    """Return the names of the changes that can lower the peak memory of the program."""
+    applies = {
+        "checkpoint": True,
+        "set_to_none": True,
+        "bf16": bool(facts) and is_in_32_bits(facts),
+        "gradient_as_bucket_view": is_wrapped(facts),
+        "optimizer_8bit": is_on_gpu(facts) and "Adam" in optimizer_of_torch(facts),
+    }
+    return [name for name, does_apply in applies.items() if does_apply]

@@ -20,6 +20,10 @@ from traceprof.trying.runs import OK, TriedRun
 
 _BATCH: Final = "batch_size"
 FASTER, SLOWER, ALIKE = "faster", "slower", "no difference shown"
+LESS, MORE = "less memory", "more memory"
+TIME, MEMORY = "time", "memory"
+"""Goals: the step time, or the peak memory."""
+_VERDICTS: Final = {TIME: (FASTER, SLOWER), MEMORY: (LESS, MORE)}
 UNDECIDED: Final = "not decided"
 _MAX_REACH_RATIO: Final = 0.05
 """With a wider interval that contains 0, the effect is not decided."""
@@ -37,9 +41,10 @@ _MAX_SHIFT_RATIO: Final = 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The effect of a change, or of several together; ``difference`` compares step times.
+    """The effect of a change, or of several together; ``difference`` compares values of the goal.
 
-    ``broken``: what must stay equal, and does not.
+    The goal is `TIME` (ns per step) or `MEMORY` (bytes at the peak). ``broken``: what must stay
+    equal, and does not.
     """
 
     changes: Sequence[ChosenChange]
@@ -49,6 +54,7 @@ class Outcome:
     predicted_ratio: float | None = None
     undecided: Note | None = None
     broken: Note | None = None
+    goal: str = TIME
 
     @property
     def name(self) -> str:
@@ -69,7 +75,8 @@ class Outcome:
             return UNDECIDED
         if not self._is_shown:
             return ALIKE if self.reach_ratio <= _MAX_REACH_RATIO else UNDECIDED
-        return FASTER if self.difference.change_ratio < 0 else SLOWER
+        saves, costs = _VERDICTS[self.goal]
+        return saves if self.difference.change_ratio < 0 else costs
 
     @property
     def _is_shown(self) -> bool:
@@ -105,8 +112,13 @@ class Outcome:
         )
 
     @property
+    def saves(self) -> bool:
+        """Whether the change saves time or memory, and breaks nothing."""
+        return self.verdict in (FASTER, LESS) and self.broken is None
+
+    @property
     def saving_ratio(self) -> float:
-        """The saving as a share of the step time; negative if the change costs time."""
+        """The saving as a share of the goal; negative if the change costs time or memory."""
         return math.nan if self.difference is None else -self.difference.change_ratio
 
     @property
@@ -130,13 +142,14 @@ def evaluate(
     base: Sequence[TriedRun],
     runs: Sequence[TriedRun],
     predicted: float | None = None,
+    goal: str = TIME,
 ) -> Outcome:
     """Return the effect of changes: each changed run compared with the unchanged run of its round.
 
     The unit is the run, not the step: the steps of one process differ less than those of two
     processes. So the variation of steps does not show how far two unchanged runs differ.
     """
-    outcome = Outcome(changes, runs, predicted_ratio=predicted)
+    outcome = Outcome(changes, runs, predicted_ratio=predicted, goal=goal)
     base_of_round = {run.round: run for run in base}
     pairs = [
         (base_of_round[run.round], run)
@@ -146,12 +159,17 @@ def evaluate(
     if not pairs or outcome.failed is not None:
         return outcome
     factor = 1.0
-    if any(change.change.name == _BATCH for change in changes):
+    if goal == MEMORY:
+        pairs = [pair for pair in pairs if all(run.peak_bytes for run in pair)]
+        if not pairs:
+            return outcome
+    elif any(change.change.name == _BATCH for change in changes):
         factor = _samples(pairs[0][0]) / _samples(pairs[0][1])
         if not math.isfinite(factor):
             return outcome
     difference = _compare_pairs(
-        [before.mean_ns for before, _ in pairs], [after.mean_ns * factor for _, after in pairs]
+        [_value(before, goal) for before, _ in pairs],
+        [_value(after, goal) * factor for _, after in pairs],
     )
     finished = [after for _, after in pairs]
     return replace(
@@ -160,6 +178,11 @@ def evaluate(
         losses=losses_of(base, finished),
         broken=_broken_losses([part.change.equal for part in changes], base, finished),
     )
+
+
+def _value(run: TriedRun, goal: str) -> float:
+    """Return the value of the goal in a run: ns per step, or bytes at the peak."""
+    return float(run.peak_bytes or 0) if goal == MEMORY else run.mean_ns
 
 
 def _broken_losses(

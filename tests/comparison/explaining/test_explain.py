@@ -303,8 +303,14 @@ def test_the_times_stay_in_sight_where_names_are_whole() -> None:
             end = begin + (3 * MS if i == 3 else MS)
             builder.kernel(name, begin, end, launched_ns=(called, called + US))
     document = explain(run_of(Ranks.of(builder.build())), "step:3")
-    lines = render("text", document, Options(is_whole=True)).splitlines()
+    options = Options(is_whole=True, has_full_names=True)
+    lines = render("text", document, options).splitlines()
     (own,) = (line for line in lines if line.startswith("  gemm"))
     (other,) = (line for line in lines if line.startswith("  kkk"))
     assert len(own) < 180
     assert other.split()[:3] == ["k" * 900, "×1", "3.000"]
+    # A pipe has no width, but names are shortened there, too.
+    lines = render("text", document, Options(is_whole=True)).splitlines()
+    (cut,) = (line for line in lines if line.startswith("  kkk"))
+    assert 150 < len(cut) < 180
+    assert "…" in cut

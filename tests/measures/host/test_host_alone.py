@@ -71,6 +71,23 @@ def test_evaluation_is_no_forward_pass() -> None:
     assert row["host_ns"] == 50
 
 
+def test_work_before_a_pause_is_no_forward_pass() -> None:
+    """A function that makes the batch runs operators, too, and long code between them."""
+
+    def forward_ms(pause_ms: int) -> float:
+        builder = TraceBuilder().range("Optimizer.step#SGD.step", 980 * 1000 * US, 990 * 1000 * US)
+        ms = 1000 * US
+        for start in (0, pause_ms + 10):  # of the batch, then of the model
+            for at in range(start, start + 10, 2):
+                builder.host_op("aten::mm", at * ms, (at + 1) * ms, source="cpu_op")
+        at = (pause_ms + 30) * ms
+        builder.host_op(AUTOGRAD, at, at + 10 * ms, source="cpu_op")
+        return phases_of(builder.build(recorded={"host_ops", "ranges"}))["forward"] / 1000
+
+    assert forward_ms(300) == 9
+    assert forward_ms(8) == 18 + 9  # no pause is longer than all operators
+
+
 def test_where_devices_were_recorded_nothing_is_inferred_of_the_host() -> None:
     trace = trained(3)
     with_calls = TraceBuilder().api_call("cudaLaunchKernel", 10, 20).build().api_calls

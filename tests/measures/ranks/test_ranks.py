@@ -14,6 +14,7 @@ from tests.measures.ranks.two_ranks import real_run, two_ranks
 from tests.reading import rows, said
 from tests.requirements import ROOT
 from tests.running import run
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 
@@ -72,6 +73,23 @@ def test_calls_whose_device_is_not_known_make_no_further_rank() -> None:
     builder.collective("recv", 80, 81, correlation=7)
     (note,) = [n for n in said(run("ranks", builder.build())) if "exchange data" in n]
     assert note.endswith("among 2 ranks.")
+
+
+@pytest.mark.parametrize(
+    ("group_size", "end"),
+    [
+        (8, "all_reduce among 8 ranks (1 recorded)."),
+        (2, "all_reduce among 2 ranks (1 recorded)."),
+        (1, "all_reduce."),
+        (ABSENT, "all_reduce."),
+    ],
+)
+def test_one_recorded_rank_of_a_group(group_size: int, end: str) -> None:
+    builder = TraceBuilder().process(1, rank=0)
+    builder.collective("all_reduce", 0, 10, group_size=group_size)
+    builder.kernel("ncclDevKernel_AllReduce_Sum", 20, 30, launched_ns=(2, 4))
+    (note,) = [n for n in said(run("ranks", builder.build())) if "exchange data" in n]
+    assert note.endswith(end)
 
 
 def test_feeding_two_devices_is_no_exchange() -> None:

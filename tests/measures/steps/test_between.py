@@ -67,6 +67,18 @@ def test_causes_by_name(name: str, cause: str) -> None:
     assert plain(between_steps(trace), *ROW) == [(0, 72, 765, cause)]
 
 
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [("cudaStreamSynchronize", "host synchronization"), ("cudaMalloc", "unknown")],
+)
+def test_the_cpu_may_wait_for_the_gpu_between_steps(call: str, cause: str) -> None:
+    trace = loop(2).api_call(call, 72, 700).range("save", 700, 765).build()
+    assert plain(between_steps(trace), *ROW) == [
+        (0, 72, 700, cause),
+        (0, 700, 765, "checkpoint"),
+    ]
+
+
 def test_a_forward_pass_before_a_backward_pass_is_no_evaluation() -> None:
     trace = loop(2).range("forward", 100, 200).range("backward", 200, 300).build()
     assert set(between_steps(trace)["cause"]) == {"unknown"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.results import Unit
-from traceprof.render.report.compared import delta
+from traceprof.model.results import Result, Unit
+from traceprof.render.report.compared import _bars_of_causes, delta
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def row(**more: Any) -> dict[str, Any]:
         ({"verdict": "worse"}, "delta worse"),
         ({"verdict": "better", "better": "higher"}, "delta better"),
         ({"verdict": "no difference shown"}, "delta"),
-        ({"verdict": "not judged"}, "delta"),
+        ({"verdict": "not enough data"}, "delta"),
         ({}, "delta"),
     ],
 )
@@ -68,3 +69,27 @@ def test_a_row_of_a_kernel_leads_to_the_longest_of_it_on_the_axis_of_both(
     details = opened.page.locator(".details").inner_text()
     assert "4.500 ms (4,500,000 ns)" in details.replace("\u202f", " ").replace("\xa0", " ")
     assert "B · " in details
+
+
+def _compared(*causes: tuple[str, str, str, int]) -> list[dict[str, Any]]:
+    rows = [
+        {"name": name, "kind": kind, "part": part, "difference_ns": ns, "state": ""}
+        for name, kind, part, ns in causes
+    ]
+    causes_table = SimpleNamespace(rows=lambda: rows)
+    return _bars_of_causes(cast(Result, SimpleNamespace(tables={"causes": causes_table})))
+
+
+def test_a_rest_below_rounding_is_no_cause_and_a_larger_one_is() -> None:
+    large = [(f"k{i}", "kernel", "compute", 1_000_000 - i) for i in range(10)]
+    labels = [bar["label"] for bar in _compared(*large, ("small", "kernel", "compute", -1))]
+    assert labels == [name for name, *_ in large]
+    labels = [bar["label"] for bar in _compared(*large, ("more", "kernel", "compute", 50_000))]
+    assert labels[-1] == "other compute"
+
+
+def test_a_kind_that_is_its_name_is_said_once() -> None:
+    (bar,) = _compared(("data", "data", "idle", 1_000_000))
+    assert bar["label"].split().count("data") == 1
+    (bar,) = _compared(("load", "data", "idle", 1_000_000))
+    assert bar["label"].endswith("data load")

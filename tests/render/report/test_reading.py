@@ -87,7 +87,8 @@ def test_the_longest_gap_of_a_gpu_with_before_and_after_is_one_click_away(
 ) -> None:
     trace = run.within("all").trace()
     start, end = _longest_gap(trace, run.selection.window, 1)
-    report.page.locator("nav a", has_text="Gaps").click()  # the only action
+    report.page.locator("nav summary", has_text="Idle").click()
+    report.page.locator("nav a", has_text="Gaps").click()
     heads = report.page.locator("#gaps thead").first.locator("th").all_inner_texts()
     rows = [
         dict(zip(heads, row.locator("td").all_inner_texts(), strict=True))

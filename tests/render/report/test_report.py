@@ -103,7 +103,8 @@ def _tags(html: str) -> dict[str, int]:
 
 def test_the_first_lines_are_the_verdict_and_where_the_time_goes() -> None:
     html = _report(_training())
-    assert "Input-bound. A step of 1.000 ms is the first sentence.</p>" in html
+    told = html.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Input-bound. A step of 1.000 ms is the first sentence.</p>" in told
     legend = re.search(r'<ul class="legend">(.*?)</ul>', html)
     assert legend
     found = re.findall(r"</i>(.*?)</li>", legend.group(1))

@@ -13,7 +13,8 @@ from traceprof.comparison.statistics import interval_of_mean, interval_of_median
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.rows import Floats, floats
 from traceprof.measures.steps.base import ITERATION, WINDOW, base_of
-from traceprof.measures.steps.ledger import all_steps
+from traceprof.measures.steps.costs import OCCASIONS
+from traceprof.measures.steps.ledger import USUAL, all_steps, ledger_of_window
 from traceprof.model.activity import PARTS
 from traceprof.model.grouping import codes_of, grouped_by, numbered
 from traceprof.model.ranks import Ranks, gpus_of
@@ -116,9 +117,22 @@ def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
     median_ns = float(np.median(base.lengths_ns))
     yield "median_step_period_ns", median_ns, Unit.NS, "rank", _LOWER
     yield "steps_per_s", base.per_s, Unit.PER_S, "rank", _HIGHER
+    overall_ns = _overall_step_ns(ranks)
+    if overall_ns > base.step_ns:
+        rate = base.samples_count * 1e9 / overall_ns
+        yield "overall_samples_per_s", rate, Unit.PER_S, "run", _HIGHER
+        yield "overall_step_period_ns", overall_ns, Unit.NS, "rank", _LOWER
     if base.is_unprofiled:
         yield "unprofiled_count", len(base.lengths_ns), Unit.COUNT, "run", _NEITHER
         yield "profiled_count", max(1, round(base.steps_count)), Unit.COUNT, "run", _NEITHER
+
+
+def _overall_step_ns(ranks: Ranks) -> float:
+    """Return the mean step time with checkpoints and other periodic costs; 0 without any."""
+    ledger = ledger_of_window(ranks)
+    is_periodic = np.isin(ledger["kind"], OCCASIONS)
+    rows = is_periodic | (ledger["kind"] == USUAL)
+    return float(ledger["duration_ns"][rows].mean()) if is_periodic.any() else 0.0
 
 
 def _of_steps(steps: Table) -> Iterator[_Row]:

@@ -12,6 +12,7 @@ from traceprof.formats.kineto.parse import KinetoEvent
 from traceprof.formats.kineto.rows import ANNOTATIONS, OPERATORS, Rows
 from traceprof.formats.kineto.stacks import FUNCTIONS
 from traceprof.formats.shared import collectives
+from traceprof.model.grouping import find_matching_rows
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.messages import collective_op
@@ -49,9 +50,28 @@ def make_collectives(
     orphans = device.where(~np.isin(launched, _keys(calls, tied)))
     parts = [_described(calls, tied, backend, rank_of)] if len(calls) else []
     if len(orphans):
-        parts.append(_described(orphans, orphans.number("correlation"), backend, rank_of))
+        described = _described(orphans, orphans.number("correlation"), backend, rank_of)
+        parts.append(_at_launches(described, api_calls))
     table = collectives.link_by_launch(stack("collectives", parts), kernels, api_calls)
     return collectives.link_to_batches(table, kernels, api_calls)
+
+
+def _at_launches(described: Table, api_calls: Table) -> Table:
+    """Return collectives that only kernels describe, at the calls that launched these kernels.
+
+    Without a recorded call, the times remain those of the kernel, and the thread is unknown.
+    """
+    call = find_matching_rows(described, api_calls, "process", "correlation")
+    return make_table(
+        "collectives",
+        {
+            **described.columns,
+            **{
+                name: np.where(call >= 0, np.append(api_calls[name], ABSENT)[call], described[name])
+                for name in ("start_ns", "end_ns", "thread")
+            },
+        },
+    )
 
 
 def is_collective_event(event: KinetoEvent) -> bool:

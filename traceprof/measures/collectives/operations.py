@@ -319,8 +319,9 @@ def _describe_calls(calls: Table, kernels: Table, owner: Int64Array) -> Table:
         exposed_ns=of_kernels("exposed_ns", np.nan, np.add),
         kernels=counts,
         is_timed=(counts > 0) | ~is_enqueued,
-        call_ns=starts,
-        call_end_ns=ends,
+        # A collective without a thread has the times of its kernel.
+        call_ns=np.where(calls["thread"] == ABSENT, ABSENT, starts),
+        call_end_ns=np.where(calls["thread"] == ABSENT, ABSENT, ends),
         process=calls["process"],
         thread=calls["thread"],
     )

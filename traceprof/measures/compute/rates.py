@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +16,11 @@ from traceprof.measures.compute.counted import (
     counted_operators,
     launching_operators,
 )
-from traceprof.measures.compute.operators import GROUPED_PRODUCTS
+from traceprof.measures.compute.experts import (
+    experts_of_products,
+    note_uneven_modules,
+    with_expert_balance,
+)
 from traceprof.measures.device.peaks import flop_peak_of, peak_of
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.layers import layer_spans, layers_of_work, source_of_layers
@@ -26,7 +28,7 @@ from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.host.range_work import SpanKinds
 from traceprof.measures.rows import Floats, grouped, ratio_of
 from traceprof.model.combining import combine
-from traceprof.model.grouping import grouped_by, groups_of, numbered
+from traceprof.model.grouping import groups_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Column, Names, Table, is_known, objects
@@ -209,32 +211,8 @@ def measure_operators(trace: Trace) -> Result:
     keys = {"operator": Names.of(names), "precision": Names.of(precision)}
     kernels = kernels_of_operators(trace)
     result = with_peaks(trace, rates_by(trace, "flops", OPERATORS_SPEC, keys, kernels))
-    experts = result.spec.table("experts").of_rows(_experts(trace))
+    experts = result.spec.table("experts").of_rows(experts_of_products(trace))
     return result.with_table(experts, "experts") if len(experts) else result
-
-
-def _experts(trace: Trace) -> Table:
-    """Return tokens, experts, and time of the products of tokens sorted by expert, by process."""
-    operators, found = counted_operators(trace), counted_kernels(trace)
-    ns = np.bincount(found["operator"] + 1, found["length_ns"], len(operators) + 1)[1:]
-    products = operators.assign(total_ns=ns.astype(np.int64))
-    products = products.take(products["name"].isin(GROUPED_PRODUCTS) & (ns > 0))
-    # Only a 2-D input with 3-D weights gives the numbers of tokens and of experts.
-    shapes = (json.loads(text)[:2] for text in products["dims"])
-    counts = [(a[0], b[0]) if len(a) == 2 and len(b) == 3 else (0, 0) for a, b in shapes]
-    sizes = np.array(counts, np.int64).reshape(-1, 2)
-    products = products.assign(tokens_count=sizes[:, 0], experts_count=sizes[:, 1]).take(
-        sizes[:, 1] > 0
-    )
-    table, groups = grouped_by(products, "process")
-    n_tokens, n_experts = products["tokens_count"], products["experts_count"]
-    return table.assign(
-        count=groups.counts,
-        tokens_count=groups.sums(n_tokens),
-        experts_count=groups.reduced(np.maximum, n_experts),
-        expert_tokens=ratio_of(groups.sums(n_tokens), groups.sums(n_experts)),
-        total_ns=groups.sums(products["total_ns"]),
-    )
 
 
 def measure_kernels(trace: Trace) -> Result:
@@ -347,48 +325,9 @@ def finish_rates(result: Result, keys: tuple[str, ...]) -> Result:
         bandwidth_bytes_per_s=ratio_of(table["moved_bytes"], table["known_bytes_ns"] / 1e9),
         intensity=ratio_of(table["flop"], table["moved_bytes"]),
     ).in_order("-total_ns", *keys)
-    notes = [*_notes(result, table), *(_note_uneven_modules(table) if "layer" in keys else ())]
+    notes = [*_notes(result, table), *(note_uneven_modules(table) if "layer" in keys else ())]
     result = result.with_table(table, spec.name).with_notes(*notes)
-    return _with_expert_balance(result) if "experts" in result.tables else result
-
-
-_EXPERT: Final = re.compile(r"(.*\bexperts)\.(\d+)")
-
-
-def _note_uneven_modules(table: Table) -> Iterator[Note]:
-    """Yield the largest imbalance of FLOPs between the experts (one module each) of a layer."""
-    flops: dict[str, dict[int, float]] = {}
-    for row in table.take(table["known_flop_ns"] > 0).rows():
-        if match := _EXPERT.fullmatch(str(row["layer"])):
-            flops.setdefault(match[1], {})[int(match[2])] = row["flop"]
-    imbalances = [
-        (max(flop_by_expert.values()) * len(flop_by_expert) / sum(flop_by_expert.values()), name)
-        for name, flop_by_expert in flops.items()
-    ]
-    for times, layer in sorted(imbalances)[-1:]:
-        yield Note.of(
-            "{layer}: one of {n:count} experts has {times:number} times the mean FLOPs (tokens).",
-            layer=layer,
-            n=len(flops[layer]),
-            times=times,
-        )
-
-
-def _with_expert_balance(result: Result) -> Result:
-    """Return the result with the tokens per expert, and a note on their imbalance across ranks."""
-    table = result.tables["experts"].in_order("-tokens_count", "process")
-    tokens, ns = table["tokens_count"], table["total_ns"]
-    result = result.with_table(table, "experts")
-    if len(table) < 2 or len({*table["count"].tolist()}) > 1:
-        return result
-    note = Note.of(
-        "The experts of the busiest of {n:count} ranks get {times:number} times the mean number of "
-        "tokens. Their matrix products take {more:ns} longer than the mean.",
-        n=len(table),
-        times=tokens.max() / tokens.mean(),
-        more=ns[0] - ns.mean(),
-    )
-    return result.with_notes(note)
+    return with_expert_balance(result) if "experts" in result.tables else result
 
 
 _OVER_PEAK_TEXTS: Final = {

@@ -35,6 +35,7 @@ from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES
 
+_MIN_PAUSE_NS: Final = 1_000_000
 _ZERO_GRAD: Final = re.compile(r"(?i)((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?")
 
 
@@ -141,8 +142,9 @@ def inferred_forward_on_host(trace: Trace) -> dict[int, Intervals]:
     """Return when each process without devices was in a forward pass without a range.
 
     A forward pass lasts from the first to the last operator of the loop's thread outside its
-    phases, before a backward pass. It is discarded if data is fetched or an evaluation runs between
-    it and the backward pass.
+    phases, before a backward pass. Operators before a pause that is longer than all operators make
+    the batch, so a forward pass begins after such a pause. It is discarded if data is fetched or an
+    evaluation runs between it and the backward pass.
     """
     found: dict[int, Intervals] = {}
     if not is_cpu_only_trace(trace):
@@ -162,6 +164,7 @@ def inferred_forward_on_host(trace: Trace) -> dict[int, Intervals]:
         spans = (
             Intervals.union_of(spans.starts, np.minimum(spans.ends, next_start)) - backward_times
         )
+        spans = _after_pauses(spans, operators)
         other = named.get("data", nothing) | named.get("eval", nothing)
         next_backward = np.searchsorted(backward_times.starts, spans.ends)
         has_next = next_backward < len(backward_times)
@@ -178,6 +181,16 @@ def inferred_forward_on_host(trace: Trace) -> dict[int, Intervals]:
         is_pass = is_first | (part_of_backward != part_of_span)
         found[process] = Intervals.union_of(starts[is_pass], ends[is_pass])
     return {process: time for process, time in found.items() if len(time)}
+
+
+def _after_pauses(spans: Intervals, operators: Intervals) -> Intervals:
+    """Return the part of each span after its last pause that is longer than all its operators."""
+    pauses, starts = spans - operators, spans.starts.copy()
+    span = np.searchsorted(spans.starts, pauses.starts, side="right") - 1
+    worked_ns = np.maximum(operators.covered_ns(spans.starts, spans.ends), _MIN_PAUSE_NS)
+    is_long = pauses.ends - pauses.starts > worked_ns[span]
+    np.maximum.at(starts, span[is_long], pauses.ends[is_long])
+    return Intervals.union_of(starts, spans.ends)
 
 
 def _operators(trace: Trace, process: int, thread: int, *, is_autograd: bool) -> Intervals:

@@ -17,6 +17,7 @@ from traceprof.measures.device.times import (
 from traceprof.measures.idle.charges import find_charges, find_host_charges
 from traceprof.measures.idle.gaps import CAUSES, find_gaps, times_in_gaps
 from traceprof.measures.idle.losses import Analyzed, analyzed, find_idle_parts
+from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import (
     Floats,
     Ints,
@@ -109,7 +110,9 @@ IDLE_SPEC: Final = ResultSpec.of(
 
 def measure_idle(ranks: Ranks) -> Result:
     """Return the idle time of each device by cause."""
-    return _finish(measured_by_rank(ranks, _measure), analyzed(ranks))
+    lost = lost_work(ranks)
+    is_known = lost is None or lost.is_idle_known
+    return _finish(measured_by_rank(ranks, _measure), analyzed(ranks), is_known)
 
 
 def _measure(trace: Trace) -> Result:
@@ -235,7 +238,7 @@ def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
     return waited
 
 
-def _finish(result: Result, shares_of: Analyzed) -> Result:
+def _finish(result: Result, shares_of: Analyzed, is_known: bool) -> Result:
     """Return the combined result of all ranks with shares, order, and notes."""
     table, devices, names = (result.tables[name] for name in ("causes", "devices", "names"))
     of_device = groups_of(table["device"])
@@ -266,12 +269,8 @@ def _finish(result: Result, shares_of: Analyzed) -> Result:
     )
     lost = [Note.of(text, missing=missing)] if missing else []
     unrecorded = note_on_unrecorded(result, devices["recorded_ns"])
-    return result.with_notes(
-        *lost,
-        *unrecorded,
-        *_notes_on_host_bound(result.tables["host_bound_steps"]),
-        *_note_on_host_names(names),
-    )
+    bound = _notes_on_host_bound(result.tables["host_bound_steps"]) if is_known else []
+    return result.with_notes(*lost, *unrecorded, *bound, *_note_on_host_names(names))
 
 
 def _sum_over_devices(causes: Table, base: Analyzed) -> Table:

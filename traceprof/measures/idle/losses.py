@@ -42,8 +42,9 @@ DRAINED: Final = "drained"
 """Cause of idle time that follows a wait of the host for the device.
 
 Without the wait, the host would have been ahead by the length of the wait. At most that length of
-the following idle time is therefore attributed to the wait: the gap in which the wait ends,
-whatever the host does in it, and gaps due to late launches until the next wait.
+the following idle time is therefore attributed to the wait: the gap in which the wait ends, and
+gaps due to late launches until the next wait. If the host runs other code in the gap for longer
+than it waited, the whole gap is due to this code: without it, the gap would not exist.
 """
 
 Times: TypeAlias = Mapping[int, Intervals]
@@ -125,13 +126,13 @@ def _wait_ns_before_gaps(part: Trace) -> tuple[Ints, Ints]:
     the part of that time that remains for later gaps, until the next wait: a host that waited while
     the device ran out of work launches later by that time.
     """
-    gaps, parts, states = find_gaps(part), find_gap_parts(part), find_host_states(part)
+    gaps, parts = find_gaps(part), find_gap_parts(part)
+    states = find_host_states(part.whole)  # a wait may end where the window begins
     waited, remaining = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
     if not any(len(host.synchronizing) for host in states.values()):
         return waited, remaining
-    of_launches, of_both = (
-        times_in_gaps(len(gaps), parts, *(CAUSES.index(name) for name in names))
-        for names in (_DRAINED_CAUSES[:1], _DRAINED_CAUSES)
+    of_launches, of_host = (
+        times_in_gaps(len(gaps), parts, CAUSES.index(name)) for name in _DRAINED_CAUSES
     )
     for (process, _), rows in rows_by_values(gaps["process"], gaps["device"]).items():
         state = states.get(process)
@@ -143,7 +144,9 @@ def _wait_ns_before_gaps(part: Trace) -> tuple[Ints, Ints]:
         waited[rows] = np.where(inside, at - time.starts[place], 0)
         # The time that remains of each wait after its last gap, minus the late launches since then.
         unused = np.zeros(len(time) + 1, np.int64)
-        unused[place[inside]] = np.maximum(waited[rows] - of_both[rows], 0)[inside]
+        late_ns = of_launches[rows] + of_host[rows]
+        unused[place[inside]] = np.maximum(waited[rows] - late_ns, 0)[inside]
+        waited[rows] *= of_host[rows] <= waited[rows]
         used_before = sums_before(np.where(inside, 0, of_launches[rows]), place)
         remaining[rows] = np.where(inside, 0, np.maximum(unused[place] - used_before, 0))
     return waited, remaining

@@ -11,13 +11,13 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.matches import find_matches
-from traceprof.measures.collectives.members import find_members, member_of_rows
+from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.times import device_parts, devices_of_processes
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import sums_at
-from traceprof.measures.steps.base import base_of
+from traceprof.measures.steps.base import base_of, independent_processes
 from traceprof.model.activity import PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
@@ -102,6 +102,8 @@ def _split_shared_devices(trace: Trace) -> Trace:
 def times_of_ranks(ranks: Ranks) -> Table:
     """Return one row per rank, in the order of `find_members`.
 
+    Independent processes without kernels have a row each, with their step time.
+
     Columns: rank, device, step_ns (step time), compute_ns, exposed_communication_ns,
     exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (exposed waiting for the last rank in
     shared collectives and for messages), last_ratio (share of these in which the rank arrived
@@ -114,6 +116,9 @@ def times_of_ranks(ranks: Ranks) -> Table:
     means = (column.tolist() for column in (*by_process.values, by_process.means(base.lengths_ns)))
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
+    if independent_processes(ranks):
+        others = step_ns.keys() - {member.process for member in members}
+        members = (*members, *(Member(process, host=ranks.info.host) for process in sorted(others)))
     member_of_wait, in_step = waits["member"], waits["is_in_step"]
     # The last rank is known only if the ranks were in step before.
     is_last = in_step & (waits["last_member"] == member_of_wait)
@@ -151,12 +156,18 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     work = collectives_of_ranks(ranks)
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
+        n_members = max(n_ranks, int(work["group_size"].max()))
         ops, by_op = work["op"], groups_of(work["op"])
         most_frequent = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most_frequent)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
-        text = "The GPUs exchange data by collectives ({backends}): {ops} among {n:count} ranks."
-        return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
+        text = "The GPUs exchange data by collectives ({backends}): {ops}"
+        if n_members > 1:
+            text += " among {n:count} ranks"
+            text += " ({recorded:count} recorded)" if n_ranks < n_members else ""
+        values = {"ops": named.replace("other", "unknown operation"), "n": n_members}
+        values |= {"backends": backends or "kernels", "recorded": n_ranks}
+        return (Note.of(f"{text}.", **values),)
     if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:
         return ()
     peer, down, up = (_sum_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
@@ -213,6 +224,9 @@ def measure_ranks(ranks: Ranks) -> Result:
         "unmatched_count": int((matches.rows["match"] < 0).sum()),
     }
     notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
+    if n_apart := independent_processes(ranks):
+        text = "{n:count} independent processes: no rank and no process group was recorded."
+        notes = (Note.of(text, n=n_apart), *notes[1:])
     return Result("ranks", SPEC, {"ranks": table}, scalars, notes)
 
 

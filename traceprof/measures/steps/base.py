@@ -40,7 +40,9 @@ from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import RecordedBy
 
 STEP: Final = "step"
 ITERATION: Final = "iteration"
@@ -148,7 +150,8 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
     lengths = ledger["duration_ns"][counted].astype(np.float64)
     processes = ledger["process"][counted]
     is_filled = filled.total_ns >= _MIN_FILLED_RATIO * window.duration_ns and len(lengths) > 0
-    is_of_steps = window.is_of_steps and is_filled and not (inside & _are_gaps(ledger)).any()
+    has_gaps = (inside & _are_gaps(ledger)).any() and not independent_processes(ranks)
+    is_of_steps = window.is_of_steps and is_filled and not has_gaps
     profiled_ns = float(lengths.mean()) if len(lengths) else np.nan
     steps_count = len(lengths) / max(1, len(np.unique(processes)))
     all_rows = step_ledger(ranks)
@@ -269,6 +272,23 @@ def _are_gaps(ledger: Table) -> Bools:
     return is_unusual & (2 * counts[0] >= counts[1])[step.number]
 
 
+@fact
+def independent_processes(ranks: Ranks) -> int:
+    """Return the number of processes with steps if they are not ranks of one job, otherwise 0.
+
+    The recorder knows the rank of a process from its environment, and from its process group. So
+    processes without a rank, such as forked children that train, have no steps in common. A child
+    can inherit the environment with the rank of its parent.
+    """
+    whole = ranks.whole
+    if len(whole) > 1 or whole.info.recorded_by != RecordedBy.OWN:
+        return 0
+    with_steps, known = np.unique(step_ledger(ranks)["process"]), whole.table("processes")
+    of_steps = known["rank"][np.isin(known["process"], with_steps)]
+    n_ranks = len(np.unique(of_steps[of_steps != ABSENT]))
+    return len(with_steps) if len(with_steps) > 1 and n_ranks < 2 else 0
+
+
 def usual_time(ranks: Ranks) -> Intervals:
     """Return the time of the usual steps in the window of ``ranks``; the whole window if none."""
     return usual_time_within(ranks, ranks.span)
@@ -284,8 +304,11 @@ def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
     starts, ends = bounds_on_device(ledger.take(usual))
     hull = TimeWindow(int(starts.min()), int(ends.max()))
     # Ranks do not begin together, so the end of a cut step is no gap in another rank's first step.
-    left_out = ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull))
-    kept = (times_of_steps(ledger) & hull.times) - times_of_steps(left_out)
+    left_out = times_of_steps(ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull)))
+    # A process that waits for its children does not stop them.
+    if len(left_out) and independent_processes(ranks):
+        left_out = left_out - times_of_steps(ledger.take(usual))
+    kept = (times_of_steps(ledger) & hull.times) - left_out
     if not ledger["on_device"].any():  # host periods exclude the recorder's time
         for by_process in ranks.each(recorder_times):
             for time in by_process.values():

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.measures.device.times import recorder_times
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
+from traceprof.measures.host.states import find_host_states
 from traceprof.measures.rows import Ints, Texts, are_named, ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import find_matching_rows, grouped_by, is_in
@@ -22,15 +23,16 @@ EVALUATION: Final = "evaluation"
 CHECKPOINT: Final = "checkpoint"
 DATA_WAIT: Final = "data wait"
 LOGGING: Final = "logging"
+SYNCHRONIZATION: Final = "host synchronization"
 UNKNOWN: Final = "unknown"
 ROLLOUT: Final = "rollout"
-BETWEEN_CAUSES: Final = (EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, UNKNOWN)
+BETWEEN_CAUSES: Final = (*(EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, SYNCHRONIZATION, UNKNOWN),)
 """Causes of the time between two steps, in the order in which they claim time.
 
 evaluation: ranges with such a name, or forward passes without training; this includes teacher
 models and generation that no step learns from. checkpoint: ranges
-that save. data wait: ranges that load data. logging: ranges that log. unknown: no such range was
-recorded.
+that save. data wait: ranges that load data. logging: ranges that log. host synchronization: the CPU
+waits for the GPU (`.item()`, `torch.cuda.synchronize()`). unknown: nothing of this was recorded.
 """
 
 _NAMES: Final = {
@@ -91,6 +93,7 @@ def _between_all_steps(trace: Trace) -> Table:
     """Return the rows of `between_steps` for the whole recording."""
     steps, activity = find_steps(trace).table, activity_of_ranges(trace)
     recorder, nothing = recorder_times(trace), np.empty(0, np.int64)
+    states = find_host_states(trace)
     tables = [_cut(0, Intervals.empty(), nothing, nothing, UNKNOWN)]
     for process, rows in rows_by(steps, "process").items():
         starts, ends, number = ints(steps, "end_ns", "next_ns", "step", rows=rows)
@@ -100,6 +103,8 @@ def _between_all_steps(trace: Trace) -> Table:
         starts, ends, number = starts[gaps], ends[gaps], number[gaps]
         unclaimed = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
         times = {name: activity.get((process, name), Intervals.empty()) for name in _NAMES}
+        waits = states[process].synchronizing if process in states else Intervals.empty()
+        times[SYNCHRONIZATION] = waits
         if not len(times["backward"] & unclaimed):  # forward passes alone are no training
             times[EVALUATION] = times[EVALUATION] | times["forward"]
         found = times[EVALUATION] & unclaimed, times[DATA_WAIT] & unclaimed

@@ -39,7 +39,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import TRACEPROF_DOMAIN
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import MATRIX_WORK
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
@@ -277,11 +277,16 @@ _MIN_EXCESS_RATIO: Final = 0.05
 _MIN_EXPLAINED_RATIO: Final = 0.5
 _MAX_STEPS_WITH_OCCASION_RATIO: Final = 0.5
 """A cost in a larger share of the steps is part of the loop."""
+_MAX_STEPS_OF_COST: Final = 2
 
 
 def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
-    """Return the time of each of `OCCASIONS` in each of ``spans`` (process, start_ns, end_ns)."""
+    """Return the time of each of `OCCASIONS` in each of ``spans``, which are `launching_spans`.
+
+    If the work that a cost launches takes longer on the devices in a step, that time counts.
+    """
     between = between_steps(trace)
+    on_device = spans.assign(start_ns=spans["device_start_ns"], end_ns=spans["device_end_ns"])
     times: dict[str, dict[int, Intervals]] = {kind: {} for kind in OCCASIONS}
     for kind in OCCASIONS:
         # A forward pass between two steps is an evaluation, regardless of its name.
@@ -289,9 +294,25 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
     for (process, kind), (_, time) in costs_of_processes(trace).items():
         if kind in times:
             times[kind][process] = times[kind].get(process, Intervals.empty()) | time
-    return {
-        kind: np.nan_to_num(covered_ns(spans, by_process)) for kind, by_process in times.items()
-    }
+    found = {}
+    for kind, by_process in times.items():
+        launched = _launched_within(trace, by_process) if kind in (CHECKPOINT, EVALUATION) else {}
+        on_host, of_work = covered_ns(spans, by_process), covered_ns(on_device, launched)
+        found[kind] = np.maximum(np.nan_to_num(on_host), np.nan_to_num(of_work))
+    return found
+
+
+def _launched_within(trace: Trace, times: Mapping[int, Intervals]) -> dict[int, Intervals]:
+    """Return the device time of the work that each process launched within its ``times``."""
+    found: dict[int, Intervals] = {}
+    for name in DEVICE_TABLES if times else ():
+        launches, table = launches_of(trace, name), trace.table(name)
+        for process, time in times.items():
+            own = (launches.process == process) & launches.is_known
+            own[own] = time.covered_ns(launches.start_ns[own], launches.start_ns[own] + 1) > 0
+            spans = Intervals.union_of(*bounds(table.take(own)))
+            found[process] = found.get(process, Intervals.empty()) | spans
+    return found
 
 
 def explained_by(steps: Table, times: Mapping[str, Floats], is_included: Bools) -> Texts:
@@ -312,7 +333,7 @@ def explained_by(steps: Table, times: Mapping[str, Floats], is_included: Bools) 
     for process_rows in rows_by_value(steps["process"][included]).values():
         rows = included[process_rows]
         has = whole[rows] > _MIN_EXCESS_RATIO * float(np.median(durations[rows]))
-        if not has.any() or has.mean() > _MAX_STEPS_WITH_OCCASION_RATIO:
+        if not has.any() or _count_costs(has) > _MAX_STEPS_WITH_OCCASION_RATIO * len(has):
             continue
         typical = float(np.median(durations[rows[~has]]))
         excess = durations[rows] - typical
@@ -323,6 +344,15 @@ def explained_by(steps: Table, times: Mapping[str, Floats], is_included: Bools) 
         )
         found[rows[is_known]] = names[each[rows[is_known]].argmax(axis=1)]
     return found
+
+
+def _count_costs(has: Bools) -> int:
+    """Return the number of costs, of which each makes one step or two consecutive steps longer.
+
+    A cost between two steps makes both longer. If more steps follow each other, each has its own.
+    """
+    first, last = np.flatnonzero(np.diff(has, prepend=False, append=False)).reshape(-1, 2).T
+    return len(first) if (last - first).max(initial=0) <= _MAX_STEPS_OF_COST else int(has.sum())
 
 
 def notes_on_occasions(steps: Table) -> Iterable[Note]:

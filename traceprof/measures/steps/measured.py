@@ -11,7 +11,7 @@ import numpy as np
 from traceprof.measures.device.times import recorder_times
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Array, Floats, covered_ns, rows_by, unions_by
-from traceprof.measures.steps.base import base_of
+from traceprof.measures.steps.base import base_of, independent_processes
 from traceprof.measures.steps.between import between_steps, cause_of_steps
 from traceprof.measures.steps.costs import OCCASIONS
 from traceprof.measures.steps.find import find_pattern, find_steps, rows_inside
@@ -126,6 +126,7 @@ def _scalars(ranks: Ranks, steps: Steps, table: Table) -> dict[str, Any]:
         "base_ns": base.unit_ns,
         "step_ns": base.step_ns,
         "usual_count": base.steps_count,
+        **({"independent_count": n} if (n := independent_processes(ranks)) else {}),
         "source": steps.source if len(ledger) else "",
         "confidence_ratio": steps.confidence_ratio if len(ledger) else 1.0,
         "is_pattern": steps.is_pattern and len(ledger) > 0,

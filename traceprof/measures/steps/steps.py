@@ -127,6 +127,8 @@ SPEC: Final = ResultSpec.of(
     same drift_ratio: total change of the step time from the first to the last step along the trend,
         divided by the median
     same steps_per_s: steps per second of one process
+    same independent_count: number of processes with steps that are not ranks of one job; their
+        steps have nothing in common
     same samples_per_s: samples per step, summed over all processes, times steps_per_s
     same tokens_per_s: generated tokens per second of step time, summed over all processes
     same generation_tokens_per_s: generated tokens per second of generation, summed over all
@@ -172,7 +174,8 @@ def _finish(result: Result) -> Result:
         return result
     scalars = result.scalars
     n_ranks = len(np.unique(result.table["process"]))
-    of_ranks = f" of {n_ranks} ranks" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
+    noun = "independent processes" if scalars.get("independent_count") else "ranks"
+    of_ranks = f" of {n_ranks} {noun}" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
     if scalars["is_pattern"]:
         return result.with_notes(*_on_pattern(scalars, of_ranks))
     notes = [_origin(scalars), *_on_clocks(result)]
@@ -188,7 +191,9 @@ def _finish(result: Result) -> Result:
             )
         )
     if "steady_count" not in scalars:
-        return result.with_notes(*notes, Note("The window contains only warm-up steps."))
+        is_warmup = bool(result.table["is_warmup"].all())
+        text = "The window contains only warm-up steps." if is_warmup else _NO_USUAL_STEP
+        return result.with_notes(*notes, Note(text))
     what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
     notes += [_on_lengths(f"{what}{of_ranks}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
@@ -197,6 +202,11 @@ def _finish(result: Result) -> Result:
         of_ranks = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
         notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of_ranks}", rate=rate))
     return result.with_notes(*notes)
+
+
+_NO_USUAL_STEP: Final = (
+    "No step in this window is complete and usual, so traceprof gives no mean step time."
+)
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:

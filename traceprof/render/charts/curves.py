@@ -154,8 +154,37 @@ def scaling_charts(result: Result) -> str:
     return (
         _draw_against_ideal(shown, str(result.scalars["devices"]), by=str(result.scalars["by"]))
         + f'<p class="note">Throughput relative to one GPU of the base run. Both axes are log2. '
-        f"The dashed line is ideal scaling.{words}</p>" + "".join(bars)
+        f"The dashed line is ideal scaling.{words}</p>"
+        + _draw_efficiency(shown, by=str(result.scalars["by"]))
+        + '<p class="note">Efficiency: the share of ideal scaling that each size reaches.</p>'
+        + "".join(bars)
     )
+
+
+def _draw_efficiency(groups: Sequence[tuple[str, Sequence[Row]]], by: str) -> str:
+    """Draw the efficiency of each group by size; sizes are log2, shares are linear."""
+    rows = [row for _, group_rows in groups for row in group_rows]
+    sizes = [_size(row, by) for row in rows]
+    low, high = floor(log2(min(sizes))), log2(max(sizes)) + 0.2
+    x = Axis(low, max(high, low + 1), *_X, base=2)
+    y = Axis(0.0, max(1.0, *(float(row["efficiency_ratio"]) for row in rows)), *_Y)
+    lines = []
+    for (name, group_rows), key in zip(groups, _COLORS, strict=False):
+        points = [(_size(row, by), float(row["efficiency_ratio"])) for row in group_rows]
+        title = f"<title>{html_text(name or 'all runs')}</title>"
+        style = f"stroke:var(--sizes-{key})"
+        lines.append(element("polyline", title, points=points_text(x, y, points), style=style))
+        lines += [
+            text(x(size), y(share) - 6, value_text(Unit.RATIO, share), "middle")
+            for size, share in points
+        ]
+    marks = (
+        text(x(size), _HEIGHT - _BOTTOM + 16, f"{size:g}", "middle") for size in sorted({*sizes})
+    )
+    ideal = element("line", class_="ideal", x1=_X[0], x2=_X[1], y1=y(1.0), y2=y(1.0))
+    label = "Efficiency by job size"
+    grid = value_grid(y, _X, Unit.RATIO)
+    return drawing((_WIDTH, _HEIGHT), "sizes", label, *grid, *marks, ideal, *lines)
 
 
 def _size(row: Row, by: str) -> float:

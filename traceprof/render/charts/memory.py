@@ -1,8 +1,10 @@
-"""Draw GPU memory over time, stacked by category, as SVG without scripts."""
+"""Draw GPU memory over time, stacked by category, as SVG; a script shows the values of a time."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
@@ -78,12 +80,14 @@ def _draw_device(title: str, rows: Table) -> str:
     y = Axis(0.0, top, _HEIGHT - _BOTTOM, _TOP)
     lower = np.zeros(len(at))
     areas, entries = [], []
+    shown_levels = {}
     for name, color in _COLORS.items():
         held = np.asarray(rows[f"{name}_bytes"], np.float64)
         if not np.isfinite(held).any():
             continue
         upper = lower + held
         label = name.replace("_", " ")
+        shown_levels[label] = np.nan_to_num(held).astype(np.int64).tolist()
         areas.append(
             element(
                 "polygon",
@@ -100,9 +104,22 @@ def _draw_device(title: str, rows: Table) -> str:
     return (
         legend(reversed(entries), "key")
         + drawing((_WIDTH, _HEIGHT), "memory", f"Memory usage: {title}", *grid, *areas, reserved)
+        + _levels_block(at, shown_levels, has_times=has_times)
         + f'<p class="note">{html_text(title)}: allocated memory by category. The dashed line is '
         "the memory that the allocator has reserved on the GPU.</p>"
     )
+
+
+def _levels_block(at: Array, levels: dict[str, list[int]], *, has_times: bool) -> str:
+    """Return the levels of a device for `memory_script`, behind the picture."""
+    ends = {"left": _LEFT, "right": _WIDTH - _RIGHT, "isTime": bool(has_times)}
+    data = json.dumps({**ends, "at": at.tolist(), "levels": levels}, separators=(",", ":"))
+    return f'<script type="application/json" class="memory-levels">{data}</script>'
+
+
+def memory_script() -> str:
+    """Return the script that shows the levels at the pointer."""
+    return (files(__package__) / "memory.js").read_text(encoding="utf-8")
 
 
 def _area_points(x: Axis, y: Axis, at: Array, upper: Array, lower: Array) -> str:

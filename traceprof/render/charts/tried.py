@@ -14,7 +14,12 @@ from traceprof.render.shown import Row
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 300, 90, 30, 16, 26
 _MAX_LABEL_CHARS: Final = 42
-_COLORS: Final = {"faster": "h2d", "slower": "communication"}
+_COLORS: Final = {
+    "faster": "h2d",
+    "less memory": "h2d",
+    "slower": "communication",
+    "more memory": "communication",
+}
 _OTHER_COLOR: Final = "h2h"
 
 
@@ -22,7 +27,7 @@ def tried_style() -> str:
     """Return the CSS of the chart for the light and the dark theme."""
     return chart_style(
         "tried",
-        (*_COLORS.values(), _OTHER_COLOR),
+        (*dict.fromkeys(_COLORS.values()), _OTHER_COLOR),
         ".tried text{font-size:12px}.tried .zero{stroke:var(--muted)}"
         ".tried .span{stroke:var(--ink,currentColor)}",
     )
@@ -41,15 +46,16 @@ def tried_chart(result: Result) -> str:
     height = len(rows) * _ROW + _FOOT
     zero = element("line", class_="zero", x1=x(0.0), x2=x(0.0), y1=0, y2=height - _FOOT)
     foot = text(x(0.0), height - 8, "0", "middle")
+    goal = "peak memory" if is_known(rows[0].get("saving_bytes")) else "step time"
     return drawing(
         (_WIDTH, height),
         "tried",
-        "Share of step time that each change saves",
+        f"Share of {goal} that each change saves",
         bars,
         zero,
         foot,
     ) + (
-        '<p class="note">Share of step time that each change saves. The line through a bar is its '
+        f'<p class="note">Share of {goal} that each change saves. The line through a bar is its '
         "95% confidence interval.</p>"
     )
 

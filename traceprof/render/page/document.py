@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from traceprof.model.results import Column
 from traceprof.names.kernels import short_name
-from traceprof.render.escape import html_text
+from traceprof.render.escape import html_text, plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, is_known
 from traceprof.render.shown import Row, ShownTable
 
@@ -129,7 +129,7 @@ WARNINGS_TITLE: Final = "Warnings and notes"
 _MAX_SHORT_LENGTH: Final = 60
 """A longer text is cut on the screen, and its full text is in the tooltip."""
 _KERNEL_COLUMNS: Final = frozenset({"name", "kernel", "before", "after"})
-_NAME_SEPARATOR: Final = re.compile(r"(::|[_/,(.]|(?<!&)#|&lt;)(?=[^\W\d]|_)")
+_NAME_SEPARATOR: Final = re.compile(r"(?<=::|.[_/,(.#<])(?=[^\W\d]|_)")
 _MAX_UNBROKEN_LENGTH: Final = 14
 """A text up to this length is never broken into lines."""
 _MAX_COLUMNS: Final = 9
@@ -203,9 +203,10 @@ def _content(text: str, *, is_kernel: bool) -> str:
 
 def _breakable(text: str) -> str:
     """Return HTML whose lines may break after the separators in names, but not within words."""
-    escaped = html_text(text, 400)
-    is_long = len(text) > _MAX_UNBROKEN_LENGTH
-    return _NAME_SEPARATOR.sub(r"\1<wbr>", escaped) if is_long else escaped
+    # Separated before it is escaped: an entity such as &#x27; must stay whole.
+    plain = plain_text(text, 400)
+    pieces = _NAME_SEPARATOR.split(plain) if len(plain) > _MAX_UNBROKEN_LENGTH else [plain]
+    return "<wbr>".join(map(html_text, pieces))
 
 
 def _align(column: Column) -> str:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from traceprof.model.results import Result
-from traceprof.render.charts.svg import legend, theme_style
+from traceprof.render.charts.parts import PART_KEYS, bar_of_parts, parts_legend
+from traceprof.render.charts.svg import theme_style
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known
-from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
+from traceprof.render.palette import CATEGORIES, ink_on
 from traceprof.render.shown import Row
-from traceprof.units import format_bytes, format_rate, format_ratio
-
-_PART_KEYS: Final = tuple(part.key for part in PART_STYLES)
-_MIN_LABELED_RATIO: Final = 0.06
-"""A smaller part of a bar shows no percentage, because the text would not fit."""
+from traceprof.units import format_bytes, format_rate
 
 
 def category_style() -> str:
@@ -29,13 +26,14 @@ def category_style() -> str:
     return theme_style(variables, is_light_on_paper=True)
 
 
-def card(key: str, title: str, html: str) -> str:
-    """Return a section of the page: a heading with ``title``, then ``html``."""
+def card(key: str, title: str, html: str, *, is_folded: bool = False) -> str:
+    """Return a section of the page: a heading with ``title``, then ``html``, folded or not."""
     key = html_text(key)
-    return (
-        f'<section class="card" id="{key}" aria-labelledby="{key}-title">'
-        f'<h2 id="{key}-title">{html_text(title)}</h2>{html}</section>'
-    )
+    heading = f'<h2 id="{key}-title">{html_text(title)}</h2>'
+    content = f"{heading}{html}"
+    if is_folded:
+        content = f'<details class="section"><summary>{heading}</summary>{html}</details>'
+    return f'<section class="card" id="{key}" aria-labelledby="{key}-title">{content}</section>'
 
 
 def breakdown_bars(breakdown: Result) -> str:
@@ -47,43 +45,10 @@ def breakdown_bars(breakdown: Result) -> str:
     return f"{parts_legend()}<div class='of-devices'>{''.join(map(_device_bar, rows))}</div>"
 
 
-def parts_bar(parts: Mapping[str, float]) -> str:
-    """Return one bar of the five parts with a legend; ``parts`` maps a part's key to its share."""
-    shares = {key: format_ratio(parts[key]) for key in _PART_KEYS}
-    return f"{parts_legend(values=shares)}{_bar('GPU time', parts)}"
-
-
 def _device_bar(row: Row) -> str:
     title = (f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])).strip()
-    bar = _bar(title, {key: row[f"{key}_ratio"] for key in _PART_KEYS})
+    bar = bar_of_parts(title, {key: row[f"{key}_ratio"] for key in PART_KEYS})
     return f'<span class="who">{html_text(title, 80)}</span>{bar}'
-
-
-def _bar(title: str, parts: Mapping[str, float]) -> str:
-    """Return one bar; ``parts`` maps a part's key to its share. ``title`` is plain text."""
-    labels = {key: f"{category_of(key).label} {format_ratio(parts[key])}" for key in _PART_KEYS}
-    pieces = "".join(
-        f'<i style="width:{100 * parts[key]:.3f}%;background:var(--{key});'
-        f'color:var(--on-{key})" class="{key}" title="{html_text(label)}">'
-        f"{format_ratio(parts[key]) if parts[key] >= _MIN_LABELED_RATIO else ''}</i>"
-        for key, label in labels.items()
-        if parts[key] > 0
-    )
-    label = f"{html_text(title, 80)}: {html_text(', '.join(labels.values()))}"
-    return f'<div class="bar" role="img" aria-label="{label}">{pieces}</div>'
-
-
-def parts_legend(
-    categories: Iterable[str] = _PART_KEYS, values: Mapping[str, str] | None = None
-) -> str:
-    """Return the legend of ``categories`` (default: the five parts).
-
-    ``values`` maps a category to a text that follows its label.
-    """
-    return legend(
-        (f"var(--{key})", f"{category_of(key).label} {(values or {}).get(key, '')}".strip())
-        for key in dict.fromkeys(categories)
-    )
 
 
 _MAX_RANKS: Final = 32

@@ -15,9 +15,9 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import NOT_CHECKED, Briefing, findings_for_people
-from traceprof.render.escape import html_list, html_prose, html_text
+from traceprof.render.charts.parts import parts_bar
+from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
 from traceprof.render.formatting import process_label, saving_words, sentences, value_text
-from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
 from traceprof.render.shown import Row
 from traceprof.session.answer import Document
@@ -49,9 +49,11 @@ def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
     """
     parts = {} if document.verdict is None else document.verdict.parts
     lines = filter(None, (*briefing.lost, briefing.pace, briefing.answer))
-    text = "".join(f'<p class="answer">{html_text(line)}</p>' for line in lines)
+    text = "".join(f'<p class="answer">{html_sentence(line)}</p>' for line in lines)
     remarks = _remarks(briefing, are_checked=True)
-    made_of = "".join(f'<p class="note">{html_text(sentence)}</p>' for sentence in briefing.made_of)
+    made_of = "".join(
+        f'<p class="note">{html_sentence(sentence)}</p>' for sentence in briefing.made_of
+    )
     return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
 
 

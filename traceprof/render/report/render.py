@@ -22,6 +22,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.charts.figure import figures_script
+from traceprof.render.charts.parts import parts_legend
 from traceprof.render.charts.roofline import roofline_figure
 from traceprof.render.charts.waterfall import waterfall_chart
 from traceprof.render.escape import html_list, html_text
@@ -33,7 +34,6 @@ from traceprof.render.report.charts import (
     breakdown_bars,
     card,
     category_style,
-    parts_legend,
     peer_matrix,
 )
 from traceprof.render.report.figures import (
@@ -69,14 +69,14 @@ from traceprof.session.selection import Selection
 SUBJECTS: Final = tuple(
     (subject, tuple(keys.split()))
     for subject, keys in {
-        "Summary": "verdict findings breakdown steps timeline",
+        "Summary": "verdict findings breakdown steps kernels timeline",
         "Hardware utilization": "mfu ideal flops flops-shapes flops-kernels flops-classes "
         "flops-phases flops-layers energy",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
         "Idle time and CPU": "gaps idle launches sync tree ranges range-times range-work "
         "functions function-stacks operators",
-        "GPUs": "kernels durations classes summary occupancy streams memory counters",
+        "GPUs": "durations classes summary occupancy streams memory counters",
         "Data movement": "copies transfers bandwidth collectives callers buckets "
         "collective-events network network-time",
         "Trace": "quality alignment environment missing",
@@ -85,6 +85,11 @@ SUBJECTS: Final = tuple(
 """The keys of all sections of a report, by subject, in the order of the page."""
 
 _ORDER: Final = {key: i for i, key in enumerate(key for _, keys in SUBJECTS for key in keys)}
+_UNFOLDED: Final = frozenset(SUBJECTS[0][1])
+"""The keys of the sections that are unfolded on the page."""
+_OF_SEVERAL_RANKS: Final = frozenset(
+    ("stragglers", "rank-steps", "ranks", "shared", "hosts", "racks")
+)
 _LABELS: Final = {
     "verdict": "Time breakdown",
     "missing": "Not recorded",
@@ -112,11 +117,16 @@ def index_html(keys: Iterable[str]) -> str:
     """Return the table of contents: links to the sections ``keys``, grouped by subject."""
     labels = {key: _LABELS.get(key, key.replace("-", " ").capitalize()) for key in keys}
     links = {key: f'<a href="#{key}">{html_text(label)}</a>' for key, label in labels.items()}
-    groups = [
-        f"<div><b>{html_text(subject)}</b>{''.join(present)}</div>"
-        for subject, subject_keys in SUBJECTS
-        if (present := [links[key] for key in subject_keys if key in links])
-    ]
+    groups = []
+    for subject, subject_keys in SUBJECTS:
+        present = [links[key] for key in subject_keys if key in links]
+        heading, entries = html_text(subject), "".join(present)
+        if present and subject == SUBJECTS[0][0]:
+            groups.append(f"<div><b>{heading}</b>{entries}</div>")
+        elif present:
+            groups.append(
+                f"<details><summary>{heading} ({len(present)})</summary>{entries}</details>"
+            )
     return f'<nav aria-label="Contents">{"".join(groups)}</nav>'
 
 
@@ -201,6 +211,7 @@ _DEFAULT_ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000
 _FINDINGS: Final = "findings"
 _RANK_STEPS: Final = "rank-steps"
+_STRAGGLERS: Final = "stragglers"
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "peers": peer_matrix,
@@ -269,11 +280,13 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     )
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _DEFAULT_ROWS
+    has_several_ranks = max(len(ranks), len(document.ranks)) > 1
     context = PageContext(ranks, document.selection.window.hull, extent.window, document.ranks)
     sections = [
         _Card(section.name, section.title, _section(document, section, context, rows))
         for section in sections_of(document, options)
         if len(section.table) and section.name != _FINDINGS
+        if has_several_ranks or section.name not in _OF_SEVERAL_RANKS
     ]
     stills = StillPictures(ranks)
     advice = "" if findings is None else findings_html(stills, findings, extent.window, briefing)
@@ -292,11 +305,15 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     shown = sorted(
         (item for item in cards if item.html), key=lambda item: _ORDER.get(item.key, len(_ORDER))
     )
+    unfolded = _UNFOLDED | ({_RANK_STEPS, _STRAGGLERS} if stragglers_html(document) else set())
     title = options.title or document.info.path
     body = (
         f"<header><h1>{html_text(title)}</h1>{heading_html(document, briefing)}</header>"
         f'<div class="beside">{index_html(item.key for item in shown)}<main>'
-        + "".join(card(item.key, item.title, item.html) for item in shown)
+        + "".join(
+            card(item.key, item.title, item.html, is_folded=item.key not in unfolded)
+            for item in shown
+        )
         + "<footer>Generated by traceprof. This page loads nothing from the network. "
         f"Tables show at most {rows} rows.</footer></main></div>"
     )

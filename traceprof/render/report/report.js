@@ -12,6 +12,18 @@
   window.addEventListener("resize", mark);
   mark();
 })();
+/* A link to a folded section unfolds it. */
+(() => {
+  function unfold() {
+    const section = /^#[\w-]+$/.test(location.hash) && document.querySelector(`section${location.hash}`);
+    const folded = section && section.querySelector(":scope > details.section:not([open])");
+    if (!folded) return;
+    folded.open = true;
+    section.scrollIntoView();
+  }
+  window.addEventListener("hashchange", unfold);
+  unfold();
+})();
 /* What is drawn of a place leads to it in the timeline. */
 document.addEventListener("click", ({ target }) => {
   const to = target instanceof Element && target.closest("[data-to]")?.getAttribute("data-to");

@@ -45,6 +45,9 @@ _VIEWS: Final[Mapping[str, str]] = {
 Names instead of functions keep imports short, because a command needs few of them.
 """
 
+_TIMES_WIDTH: Final = 60
+"""Characters that a view needs beside a name, for times and a bar."""
+
 _WITHOUT_TABLES: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
 """Results whose views contain everything that their tables do."""
 
@@ -84,6 +87,7 @@ def _sections(
     If the user chose columns, only tables are shown.
     """
     rows, width = options.rows or _DEFAULT_ROWS, options.line_width
+    view_width = min(width, max(options.width, options.name_width + _TIMES_WIDTH))
     has_views = not options.columns
     for section in sections_of(document, options):
         name, more = section.name, section.more
@@ -93,7 +97,8 @@ def _sections(
         if has_views and name in _VIEWS:
             module, _, function = _VIEWS[name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
-            yield view(section.result, rows, width if name in _WITHOUT_TABLES else options.width)
+            is_alone = name in _WITHOUT_TABLES
+            yield view(section.result, rows, view_width if is_alone else options.width)
         if has_views and name == "findings":
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
@@ -109,9 +114,19 @@ def _sections(
             yield Text(f"note: {note}", style="dim italic")
 
 
-_VERDICT_STYLES: Final = {"faster": "green", "slower": "yellow"}
+_VERDICT_STYLES: Final = {
+    "faster": "green",
+    "less memory": "green",
+    "slower": "yellow",
+    "more memory": "yellow",
+}
 _MEASURED: Final = (*_VERDICT_STYLES, "no difference shown", "not decided")
 _INDENT: Final = 4
+_OTHER_GOAL: Final = {
+    False: ("memory", ("memory_before_bytes", "memory_bytes"), Unit.BYTES),
+    True: ("step time", ("before_ns", "after_ns"), Unit.NS),
+}
+"""What a change does to memory; where the goal is memory, what it does to step time."""
 
 
 def tried_view(result: Result, _rows: int, _width: int) -> RenderableType:
@@ -137,7 +152,7 @@ def _change_lines(row: Row) -> Iterator[str]:
         if row["verdict"] not in _MEASURED:
             return
     if is_known(row.get("saving_ratio")):
-        yield _change_of_step_time(row)
+        yield _change_of_goal(row)
     yield from _before_and_after(
         row, "CPU time", ("before_cpu_ns", "after_cpu_ns"), Unit.NS, " per step"
     )
@@ -145,8 +160,8 @@ def _change_lines(row: Row) -> Iterator[str]:
         yield f"losses: {value_text(Unit.TEXT, row['losses'])}"
     if row.get("broken"):
         yield f"broken: {value_text(Unit.TEXT, row['broken'])}"
-    yield from _before_and_after(row, "memory", ("memory_before_bytes", "memory_bytes"), Unit.BYTES)
-    if row["verdict"] == "faster":
+    yield from _before_and_after(row, *_OTHER_GOAL[is_known(row.get("saving_bytes"))])
+    if row["verdict"] in ("faster", "less memory"):
         yield f"code change: {row['lines']}"
         if row["breaks"]:
             yield f"caution: {row['breaks']}"
@@ -161,19 +176,23 @@ def _before_and_after(
         yield f"{words}: {' → '.join(value_text(unit, value) for value in values)}{after}"
 
 
-def _change_of_step_time(row: Row) -> str:
-    """Return the step time before and after a change, and the saving with its interval."""
+def _change_of_goal(row: Row) -> str:
+    """Return the goal before and after a change, and the saving with its interval."""
     verdict = str(row["verdict"])
+    costs = verdict in ("slower", "more memory")
     ratios = [row[name] for name in ("saving_ratio", "low_ratio", "high_ratio")]
-    if verdict == "slower":  # a negative saving is a loss, whose bounds change places
+    if costs:  # a negative saving is a loss, whose bounds change places
         ratios = [-ratios[0], -ratios[2], -ratios[1]]
     share, low, high = (value_text(Unit.RATIO, ratio) for ratio in ratios)
-    before, after = (value_text(Unit.NS, row[name]) for name in ("before_ns", "after_ns"))
+    of_memory = is_known(row.get("saving_bytes"))
+    names = ("memory_before_bytes", "memory_bytes") if of_memory else ("before_ns", "after_ns")
+    unit, what = (Unit.BYTES, "at the peak") if of_memory else (Unit.NS, "per step")
+    before, after = (value_text(unit, row[name]) for name in names)
     if not is_known(row.get("low_ratio")):
-        return f"{before} → {after} per step: difference {share} (too few runs for an interval)"
-    verb = {"slower": "takes", "faster": "saves"}.get(verdict, "difference")
-    more = " more" if verdict == "slower" else ""
-    text = f"{before} → {after} per step: {verb} {share}{more} (95% CI: {low} to {high})"
+        return f"{before} → {after} {what}: difference {share} (too few runs for an interval)"
+    saves = "saves" if verdict in ("faster", "less memory") else "difference"
+    verb, more = ("takes", " more") if costs else (saves, "")
+    text = f"{before} → {after} {what}: {verb} {share}{more} (95% CI: {low} to {high})"
     if is_known(row.get("predicted_ratio")):
         text += f"; predicted {value_text(Unit.RATIO, row['predicted_ratio'])}"
     return text

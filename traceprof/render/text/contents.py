@@ -110,11 +110,18 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
             f"API calls, {format_count(process.ranges)} ranges, "
             f"{format_count(process.host_ops)} host operators",
         )
-    if (left := len(contents.processes) - most) > 0:
-        yield "", f"{left} more {'process' if left == 1 else 'processes'} ({_SHOW_ALL})"
+    yield from _remarks_on_processes(contents, len(contents.processes) - most)
     recorded = {name: count for name, count in contents.rows.items() if count is not None}
     counts = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
     yield "recorded", ", ".join(counts) or "nothing"
     for name in ("kernels", "ranges"):
         if name not in recorded:
             yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"
+
+
+def _remarks_on_processes(contents: Contents, n_left: int) -> Iterator[tuple[str, str]]:
+    """Yield how many processes are not listed, and how many are not ranks of one job."""
+    if n_left > 0:
+        yield "", f"{n_left} more {'process' if n_left == 1 else 'processes'} ({_SHOW_ALL})"
+    if n_apart := contents.independent_count:
+        yield "", f"{n_apart} independent processes: no rank and no process group was recorded"

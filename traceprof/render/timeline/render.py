@@ -51,7 +51,7 @@ MAX_ITEMS: Final = 5_000_000
 """Maximum number of items of a page. More events are merged, and the page reports that."""
 
 MAX_BYTES: Final = 8_800_000
-"""Maximum compressed size of the items in bytes: a page of 12 MB, about 3 million events."""
+"""Maximum compressed size of the items in bytes: a page of 12 MB, up to 3 million events."""
 
 _MIN_ITEMS: Final = 10_000
 _SIZE_MARGIN_RATIO: Final = 0.9
@@ -139,7 +139,8 @@ def timeline_fragment(packed: bytes, *, is_embedded: bool = False) -> Fragment:
     )
 
 
-_BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warnings}</header>
+_BODY: Final = """<header class="line"><h1>{title}</h1>
+<div class="sub">{subtitle}</div>{warnings}</header>
 <main>
 <div class="card">{timeline}</div>
 <footer>{notes}</footer>
@@ -223,7 +224,8 @@ def _reasons_of(result: Result) -> dict[str, Any]:
 def _cause(row: Row) -> dict[str, Any]:
     """Return one cause in the JSON form of the panel; ``device`` and ``rank`` are -1 if unknown."""
     name, kind = plain_text(str(row["name"]), 600), str(row["kind"])
-    words = name if kind in _KINDS_WITHOUT_PREFIX else f"{kind} {name}".strip()
+    has_kind = kind not in (*_KINDS_WITHOUT_PREFIX, name)
+    words = f"{kind} {name}".strip() if has_kind else name
     rank = _RANK.fullmatch(name) if kind == "waiting" else None
     if kind == "waiting":
         words = f"waiting for {name.strip('()')}"

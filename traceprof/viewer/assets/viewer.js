@@ -117,6 +117,16 @@
     keepAddress(location.search, addressOf(Number(link.dataset.pane), link.getAttribute("href")));
     frame.scrollIntoView({ block: "start" });
   });
+  /* Keys of the page itself, where nothing has the focus, are those of the first timeline. */
+  document.addEventListener("keydown", (event) => {
+    const inner = frames()[0]?.contentDocument;
+    if (event.target !== document.body || !inner?.body || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { key, shiftKey } = event;
+    const isUnused = inner.body.dispatchEvent(new KeyboardEvent("keydown", { key, shiftKey, bubbles: true, cancelable: true }));
+    if (isUnused) return;
+    event.preventDefault();
+    if (inner.activeElement !== inner.body) frames()[0].focus();
+  });
   window.addEventListener("storage", theme);
   theme();
 

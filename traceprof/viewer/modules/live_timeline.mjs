@@ -8,7 +8,6 @@ import { IN_NO_RANGE, LAUNCH_UNKNOWN } from "./groupings.mjs";
 import { MAX_RESULTS } from "./results.mjs";
 
 const NARROWEST_NS = 50;
-const PATIENCE_MS = 110; // still immediate to the eye, and a drawing saved
 
 /** The timeline of a trace that stays on the server: what the view lacks is fetched. */
 export class LiveTimeline extends Timeline {
@@ -18,7 +17,6 @@ export class LiveTimeline extends Timeline {
     this.place = null;
     this.waiting = [];
     this.isAskingLit = false;
-    this.patienceMs = PATIENCE_MS;
     new ResizeObserver(() => this.tell("height", document.body.scrollHeight)).observe(root);
   }
 
@@ -38,12 +36,10 @@ export class LiveTimeline extends Timeline {
     return !this.frame && !this.remote.isBusy && suffices(this.trace, this.wanted, this.overview.duration_ns);
   }
 
-  /** Once where the server answers in a moment; else what is there first, and its answer later. */
-  async draw() {
-    const answer = this.chooseDetail();
-    if (answer && (await isDoneWithin(this.patienceMs, answer))) this.chooseDetail()?.then(() => this.redraw());
-    else answer?.then(() => this.redraw());
-    await super.draw();
+  /** What is there, at once; finer when the server has answered. */
+  draw() {
+    this.chooseDetail()?.then(() => this.redraw());
+    super.draw();
     if (this.remote.hasFailed) {
       this.toolbar.showRange("The viewer is not responding. Check that `traceprof view` is running.");
     }
@@ -205,9 +201,4 @@ export class LiveTimeline extends Timeline {
     const { pane } = this.root.dataset;
     window.parent.postMessage({ traceprof: what, pane: Number(pane), value }, location.origin);
   }
-}
-
-function isDoneWithin(ms, promise) {
-  const late = new Promise((resolve) => setTimeout(resolve, ms, false));
-  return Promise.race([promise.then(() => true), late]);
 }

@@ -1,5 +1,5 @@
 import { Address, formatLink, linkOf } from "./link.mjs";
-import { MARGIN, figureHeights, makeFigure } from "./figure.mjs";
+import { MARGIN, figureHeights } from "./figure.mjs";
 import { applyTheme, storeTheme, themeOf } from "./theme.mjs";
 import { drawnText, makeScene } from "./scene.mjs";
 import { spanOf } from "./targets.mjs";
@@ -101,7 +101,8 @@ export class Timeline extends Searcher {
     this.notes.start();
     this.followLink();
     if (!this.chosen && !this.selection) this.describe();
-    await this.draw();
+    this.draw();
+    await this.axis.settle();
     await this.minimap.draw();
     this.minimap.showView();
   }
@@ -121,6 +122,7 @@ export class Timeline extends Searcher {
   print(isPrinting) {
     this.isPrinting = isPrinting;
     this.draw();
+    this.axis.settle();
   }
 
   scrolled() {
@@ -144,18 +146,16 @@ export class Timeline extends Searcher {
     this.band = drawnBand(this.height, lanesInWindow(this.plot), this.isPrinting);
     this.scene = makeScene(this);
     this.areas = this.scene.areas;
-    const { data, layout } = makeFigure(this.scene);
-    this.backdrop.draw(this.scene, figureHeights(this.scene).plot);
-    const done = this.plotly.react(this.figure, data, layout, this.plotlyConfig);
+    const scale = Math.max(window.devicePixelRatio || 1, this.isPrinting ? 2 : 1);
+    this.backdrop.draw(this.scene, figureHeights(this.scene).plot, { scale });
     sizeParts(this);
-    this.axis.draw();
+    this.axis.follow();
     this.toolbar.menu.show();
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
     placeSelection(this);
     this.notes.draw();
     if (this.hasAddress) this.address.write();
-    return done.then(() => (this.redraws += 1));
   }
 
   /** What the reader does on purpose is an entry of the history; moving about is none. */

@@ -1,11 +1,13 @@
 import { itemsBetween } from "./channel.mjs";
+import { MARGIN } from "./figure.mjs";
+import { paintBoxes, paintCharts, paintMarks, paintTicks } from "./paint.mjs";
 import { paintRaster } from "./raster.mjs";
 
 const HATCH_PX = 7;
 
 /**
- * What lies under the plotly figure, on a canvas: bands, the analyzed window, grid lines and the
- * raster. As an image of the figure it would cost a PNG to encode and decode for every zoom.
+ * What lies on the axes of the plotly figure, on a canvas: bands, the analyzed window, grid lines, the
+ * raster, boxes, charts and marks. A picture that is saved has the last three as plotly traces.
  */
 export class Backdrop {
   constructor(canvas) {
@@ -14,12 +16,17 @@ export class Backdrop {
     this.pixels = null;
   }
 
-  draw(scene, plotHeight) {
+  draw(scene, plotHeight, { isPicture = false, scale = 1 } = {}) {
     const { canvas } = this;
     const { width, height } = scene;
-    resize(canvas, width, plotHeight);
+    const whole = width + (isPicture ? 0 : MARGIN.right);
+    resize(canvas, Math.round(whole * scale), Math.round(plotHeight * scale));
+    canvas.style.width = `${whole}px`;
+    canvas.style.height = `${plotHeight}px`;
     const context = canvas.getContext("2d");
-    context.clearRect(0, 0, width, plotHeight);
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.clearRect(0, 0, whole, plotHeight);
     drawBands(context, scene);
     drawFocus(context, scene, plotHeight);
     drawGrid(context, scene, plotHeight);
@@ -28,6 +35,16 @@ export class Backdrop {
       this.paint(scene);
       context.drawImage(this.raster, 0, 0, width, height, 0, 0, width, height);
     }
+    if (isPicture) return;
+    context.save();
+    context.beginPath();
+    context.rect(0, 0, width, plotHeight);
+    context.clip();
+    paintBoxes(context, scene);
+    paintCharts(context, scene, height);
+    paintMarks(context, scene, plotHeight);
+    context.restore();
+    paintTicks(context, scene, height);
   }
 
   /** The pixels are kept between pictures of one size: clearing is cheaper than allocating. */

@@ -1,10 +1,10 @@
-import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./color.mjs";
+import { inkOn, shadeOf, shaded, withAlpha } from "./color.mjs";
 import { areMeant } from "./matching.mjs";
 import { escapeForPlotly } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
 import { spanOf } from "./targets.mjs";
 
-/** The boxes of the longest events and their labels, as plotly traces. */
+/** The boxes of the longest events and their labels: for the canvas, and as plotly traces of a picture. */
 
 const LABEL_MIN_PX = 26;
 const LABEL_CHARACTER_PX = 6;
@@ -12,8 +12,8 @@ const MAX_LABELS = 160;
 const SHADED = new Set(["compute", "range", "host_op"]);
 const PALE = new Set(["range", "host_op"]);
 
-/** `scene` as for paintRaster, with `colors` and `hitColor`. */
-export function boxTraces(scene) {
+/** `scene` as for paintRaster, with `colors` and `hitColor`: {shapes: [{boxes, fill}], labels}. */
+export function boxShapes(scene) {
   const shapes = new Map();
   const labels = [];
   for (const [row, items] of scene.boxes) {
@@ -21,9 +21,13 @@ export function boxTraces(scene) {
       for (const [place, item] of items) addBox(scene, line, row, place, item, shapes, labels);
     }
   }
-  const traces = [...shapes.values()].map(polygonTrace);
-  if (labels.length) traces.push(labelTrace(scene, labels));
-  return traces;
+  labels.sort((a, b) => b.widthPx - a.widthPx);
+  return { shapes: [...shapes.values()], labels: labels.slice(0, MAX_LABELS) };
+}
+
+export function boxTraces(scene) {
+  const { shapes, labels } = boxShapes(scene);
+  return [...shapes.map(polygonTrace), ...(labels.length ? [labelTrace(labels)] : [])];
 }
 
 const linesOf = (scene, row) => scene.lines.filter((line) => line.type === "row" && line.row === row);
@@ -45,26 +49,25 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   const x1 = Math.max(x0 + binNs * 0.5, Math.min(right, t1 + margin) - gap);
   const y0 = line.y + 1.5;
   const y1 = line.y + line.height - 1.5;
-  shape.x.push(x0, x1, x1, x0, x0, NaN);
-  shape.y.push(y0, y0, y1, y1, y0, NaN);
+  shape.boxes.push(x0, x1, y0, y1);
   const text = fittingLabel(trace.shorts[name], widthPx);
   if (!text || (matches && !isHit)) return;
   labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, color: shape.color });
 }
 
-function shapeFor(scene, shapes, category, name, isHit, alternates) {
+function shapeFor(scene, shapes, category, name, isHit, isStep) {
   const { key: kind } = scene.trace.categories[category];
-  const which = alternates ? name % 2 : SHADED.has(kind) ? shadeOf(name) : 0;
-  const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : category * N_SHADES + which;
+  const which = isStep ? name % 2 : SHADED.has(kind) ? shadeOf(name) : 0;
+  const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : `${isStep ? "step" : category} ${which}`;
   if (!shapes.has(key)) {
-    const plain = scene.colors[category];
+    const plain = isStep ? scene.theme.steps : scene.colors[category];
     let color = shaded(plain, which, PALE.has(kind));
     let fill = color;
     if (scene.matches) {
       color = fill = scene.hitColor;
       if (!isHit) fill = withAlpha(plain, 0.22);
     }
-    shapes.set(key, { x: [], y: [], fill, color });
+    shapes.set(key, { boxes: [], fill, color });
   }
   return shapes.get(key);
 }
@@ -78,7 +81,13 @@ export function fittingLabel(short, widthPx) {
 }
 
 /** One filled path for all boxes of a color: one element of the page instead of thousands. */
-function polygonTrace({ x, y, fill }) {
+function polygonTrace({ boxes, fill }) {
+  const [x, y] = [[], []];
+  for (let i = 0; i < boxes.length; i += 4) {
+    const [x0, x1, y0, y1] = boxes.slice(i, i + 4);
+    x.push(x0, x1, x1, x0, x0, NaN);
+    y.push(y0, y0, y1, y1, y0, NaN);
+  }
   return {
     type: "scatter",
     x: Float64Array.from(x),
@@ -92,17 +101,15 @@ function polygonTrace({ x, y, fill }) {
   };
 }
 
-function labelTrace(scene, labels) {
-  labels.sort((a, b) => b.widthPx - a.widthPx);
-  const kept = labels.slice(0, MAX_LABELS);
+function labelTrace(labels) {
   return {
     type: "scatter",
     mode: "text",
-    x: kept.map((label) => label.x),
-    y: kept.map((label) => label.y),
-    text: kept.map((label) => escapeForPlotly(label.text)),
+    x: labels.map((label) => label.x),
+    y: labels.map((label) => label.y),
+    text: labels.map((label) => escapeForPlotly(label.text)),
     textposition: "middle right",
-    textfont: { size: 10.5, color: kept.map((label) => inkOn(label.color)) },
+    textfont: { size: 10.5, color: labels.map((label) => inkOn(label.color)) },
     hoverinfo: "skip",
     showlegend: false,
     cliponaxis: true,

@@ -23,6 +23,7 @@ export class Chooser extends View {
     this.partner = null;
     this.selection = null;
     this.between = null;
+    this.launcher = null;
     this.grouping = "name";
   }
 
@@ -65,7 +66,7 @@ export class Chooser extends View {
   /** Fill the panel with what is chosen or selected, else with what is in view. */
   describe() {
     const { chosen } = this;
-    if (this.selection) this.panel.show(spanContent(this, this.selection, this.between));
+    if (this.selection) this.panel.show(spanContent(this, this.selection, this.between, this.launcher));
     else if (isEvent(chosen)) this.panel.show(eventContent(this, chosen));
     else if (chosen) this.panel.show(stateContent(this, chosen));
     else this.panel.showView();
@@ -169,7 +170,7 @@ export class Chooser extends View {
 
   select(from, to) {
     this.selection = [Math.round(from), Math.max(Math.round(from) + 1, Math.round(to))];
-    this.between = null;
+    this.between = this.launcher = null;
     placeSelection(this);
   }
 
@@ -197,8 +198,10 @@ export class Chooser extends View {
 
   /** Select the span of what is chosen; without one, what is in view. */
   selectChosen() {
-    const [from, to] = this.chosen ? spanOf(this.trace, this.chosen) : [this.t0, this.t1];
+    const { chosen } = this;
+    const [from, to] = chosen ? spanOf(this.trace, chosen) : [this.t0, this.t1];
     this.select(Math.max(0, from), Math.min(this.trace.duration_ns, to));
+    this.launcher = isEvent(chosen) ? chosen : null;
     this.showSelection();
   }
 

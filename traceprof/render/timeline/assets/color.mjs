@@ -29,7 +29,7 @@ export function inkOn(hex) {
 
 const SHADES = [0, 0.18, -0.16];
 const PALE_SHADES = [0, 0.22, -0.07];
-export const N_SHADES = SHADES.length;
+const N_SHADES = SHADES.length;
 
 /** Which of the shades a name gets, so that neighbors differ without borders. */
 export function shadeOf(nameId) {

@@ -9,6 +9,7 @@ import { MATCHED_BY, isCollective, peersOf } from "./peers.mjs";
 import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { counterpartParts } from "./counterparts.mjs";
 import { idleWithin } from "./gaps.mjs";
+import { launchedParts } from "./launched.mjs";
 import { reasonParts } from "./reasons.mjs";
 import { stepParts } from "./beside.mjs";
 
@@ -31,7 +32,8 @@ export function eventContent(app, event) {
     ...collectiveFacts(trace, event, partner),
     ...neighborFacts(trace, event),
   ];
-  const parts = [factsPart("", own), launchPart(trace, event, partner), ...rangeParts(trace, event, partner)];
+  const launched = launchedParts(trace, event);
+  const parts = [factsPart("", own), launchPart(trace, event, partner), ...launched, ...rangeParts(trace, event, partner)];
   const ofStep = trace.rows[event.row].kind === "step";
   if (ofStep) parts.push(...reasonParts(trace, event), ...stepParts(trace, event), stepPart(trace, event));
   else parts.push(...counterpartParts(trace, event));

@@ -3,6 +3,7 @@ import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { deviceName, signed, titleOf } from "./describe_event.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate } from "./format.mjs";
 import { idleWithin } from "./gaps.mjs";
+import { launchedParts } from "./launched.mjs";
 import { isPartly, partsOfSpan, recordedOfSpan, recordedShare, stateColumns } from "./states_of_span.mjs";
 import { MERGED, unionsBy } from "./unions.mjs";
 import { sideFacts, spanParts, viewName } from "./beside.mjs";
@@ -14,7 +15,8 @@ import { sumSpan } from "./query.mjs";
 
 const MAX_ROWS = 40;
 
-export function spanContent(app, [t0, t1], between = null) {
+/** `launcher`: the event of the host whose span it is; what it launched may run later. */
+export function spanContent(app, [t0, t1], between = null, launcher = null) {
   const { trace } = app;
   const places = trace.groups.flatMap(({ states }, place) => (states ? [place] : []));
   const parts = [
@@ -24,6 +26,7 @@ export function spanContent(app, [t0, t1], between = null) {
     ]),
   ];
   if (trace.beside) parts.push(...spanParts(app, t0, t1));
+  if (launcher) parts.push(...launchedParts(trace, launcher));
   if (places.length) parts.push(devicesPart(trace, places, t0, t1));
   const copies = copiesPart(trace, t0, t1);
   if (copies) parts.push(copies);

@@ -1,11 +1,15 @@
 import { lowerBound } from "./bisect.mjs";
 import { areaTraces } from "./areas.mjs";
 import { boxOf, boxTraces } from "./boxes.mjs";
+import { roundUp } from "./format.mjs";
 import { sampleTraces } from "./samples.mjs";
 
-/** The plotly figure of one view: boxes and labels over the raster, charts below, marks above. */
+/**
+ * The plotly figure of a view. On the page it has the axes, and the canvas below draws what lies on
+ * them; a picture that is saved has all of it as plotly traces and shapes.
+ */
 
-export const MARGIN = { top: 26, right: 14, bottom: 10 };
+export const MARGIN = { top: 26, right: 40, bottom: 10 };
 export const CHART_HEIGHT = 84;
 export const CHART_GAP = 16;
 const STEP_BORDER_PX = 6;
@@ -19,18 +23,46 @@ export function figureHeights({ height, charts }) {
 export const plotHeight = (height, charts) => height + charts.length * (CHART_HEIGHT + CHART_GAP);
 
 export function makeFigure(scene) {
-  return { data: makeTraces(scene), layout: makeLayout(scene) };
+  const curves = curvesOf(scene);
+  const { borders, frames, arrow } = marksOf(scene);
+  const shapes = [...borderShape(borders, scene.theme), ...frames.map((frame) => frameShape(frame, scene.theme))];
+  const layout = { ...makeLayout(scene, curves), shapes, annotations: arrow ? [arrowNote(arrow, scene.theme)] : [] };
+  return { data: [anchor("y"), ...boxTraces(scene), ...curves], layout };
 }
 
-function makeTraces(scene) {
-  const anchor = { type: "scatter", x: [], y: [], hoverinfo: "skip", showlegend: false };
-  return [anchor, ...boxTraces(scene), ...areaTraces(scene.trace, scene.areas, scene), ...sampleTraces(scene)];
+/** What stays on the page: the axes alone, each held by a trace without points. */
+export function makeAxes(scene) {
+  const layout = makeLayout(scene, curvesOf(scene));
+  for (const { axis } of scene.charts) layout[axis] = { ...layout[axis], showgrid: false, showticklabels: false };
+  return { data: [anchor("y"), ...scene.charts.map(({ axis }) => anchor(axis.replace("axis", "")))], layout };
 }
 
-function makeLayout(scene) {
+const anchor = (yaxis) => ({ type: "scatter", x: [], y: [], yaxis, hoverinfo: "skip", showlegend: false });
+
+/** The curves of the charts, as plotly traces. */
+export const curvesOf = (scene) => [...areaTraces(scene.trace, scene.areas, scene), ...sampleTraces(scene)];
+
+/** The charts of a view, each with its range and the ticks of its scale. */
+export function chartsOf({ charts }, curves) {
+  return charts.map((chart) => {
+    const values = curves.filter(({ yaxis }) => yaxis === chart.axis.replace("axis", "")).map(({ y }) => y);
+    const [low, high] = chart.range ?? extremes(values);
+    const step = roundUp((high - low) / 2);
+    const range = chart.range ?? [Math.floor(low / step) * step, Math.ceil(high / step) * step];
+    const ticks = Array.from({ length: Math.round((range[1] - range[0]) / step) + 1 }, (_, i) => range[0] + i * step);
+    return { ...chart, range, ticks };
+  });
+}
+
+function extremes(lists) {
+  let [low, high] = [0, 0];
+  for (const list of lists) for (const value of list) [low, high] = [value < low ? value : low, value > high ? value : high];
+  return high > low ? [low, high] : [0, 1];
+}
+
+function makeLayout(scene, curves) {
   const { t0, t1, theme, ticks } = scene;
   const { plot, total } = figureHeights(scene);
-  const flow = flowMarks(scene);
   return {
     width: scene.width + MARGIN.right,
     height: total,
@@ -61,24 +93,22 @@ function makeLayout(scene) {
       visible: false,
       fixedrange: true,
     },
-    ...chartAxes(scene, plot),
-    shapes: [...stepBorders(scene), ...flow.shapes],
-    annotations: flow.annotations,
+    ...chartAxes(scene, plot, curves),
   };
 }
 
 const domain = (y, height, plot) => [Math.max(0, 1 - (y + height) / plot), 1 - y / plot];
 
-function chartAxes(scene, plot) {
+function chartAxes(scene, plot, curves) {
   const axes = {};
-  scene.charts.forEach(({ axis, range }, i) => {
+  chartsOf(scene, curves).forEach(({ axis, range, ticks }, i) => {
     const top = scene.height + CHART_GAP + i * (CHART_HEIGHT + CHART_GAP);
     axes[axis] = {
-      ...(range ? { range } : { rangemode: "tozero" }),
+      range,
+      tickvals: ticks,
       domain: domain(top, CHART_HEIGHT, plot),
       anchor: "x",
       side: "right",
-      nticks: 3,
       exponentformat: "SI",
       gridcolor: scene.theme.line,
       zeroline: false,
@@ -90,15 +120,14 @@ function chartAxes(scene, plot) {
   return axes;
 }
 
-/** The borders of the steps over all lanes, as one path; too close they would hide the lanes. */
-function stepBorders(scene) {
-  const { starts } = scene.trace.steps;
-  const { t0, t1, width, theme } = scene;
-  const first = lowerBound(starts, t0);
-  const last = lowerBound(starts, t1);
-  if (first === last || !areStepsApart(last - first, width)) return [];
-  const path = starts.slice(first, last).map((start) => `M${start},0L${start},1`).join("");
-  return [{ type: "path", path, yref: "paper", line: { color: theme.step, width: 1, dash: "dot" }, layer: "above" }];
+/** What is marked over the lanes: the borders of steps, what is chosen, the way of its launch. */
+export const marksOf = (scene) => ({ borders: stepBorders(scene), ...flowMarks(scene) });
+
+/** Where steps begin; too close they would hide the lanes. */
+function stepBorders({ trace, t0, t1, width }) {
+  const { starts } = trace.steps;
+  const [first, last] = [lowerBound(starts, t0), lowerBound(starts, t1)];
+  return areStepsApart(last - first, width) ? starts.slice(first, last) : [];
 }
 
 /** Whether `count` steps on so many pixels get a border over the lanes. */
@@ -106,41 +135,33 @@ export const areStepsApart = (count, width) => count * STEP_BORDER_PX <= width;
 
 /** The frame of the chosen event and the arrow between a launch and what it launched. */
 function flowMarks(scene) {
-  const { chosen, partner, theme } = scene;
+  const { chosen, partner } = scene;
   const box = chosen && boxOf(scene, chosen);
-  if (!box) return { shapes: [], annotations: [] };
-  const shapes = [frame(box, theme.ink, 1.6, "solid")];
+  if (!box) return { frames: [], arrow: null };
+  const frames = [{ box, width: 1.6, dash: "solid" }];
   const other = partner && boxOf(scene, partner);
-  if (!other) return { shapes, annotations: [] };
-  shapes.push(frame(other, theme.ink, 1.2, "dot"));
+  if (!other) return { frames, arrow: null };
+  frames.push({ box: other, width: 1.2, dash: "dot" });
   const isLaunch = scene.trace.rows[chosen.row].kind === "api";
   const [from, to] = isLaunch ? [box, other] : [other, box];
   const down = to.y0 > from.y0;
-  const arrow = {
-    x: to.x0,
-    y: down ? to.y0 : to.y1,
-    ax: (from.x0 + from.x1) / 2,
-    ay: down ? from.y1 : from.y0,
-    axref: "x",
-    ayref: "y",
-    xref: "x",
-    yref: "y",
-    showarrow: true,
-    arrowhead: 2,
-    arrowsize: 1.1,
-    arrowwidth: 1.4,
-    arrowcolor: theme.ink,
-    text: "",
-  };
-  return { shapes, annotations: [arrow] };
+  const arrow = { ax: (from.x0 + from.x1) / 2, ay: down ? from.y1 : from.y0, x: to.x0, y: down ? to.y0 : to.y1 };
+  return { frames, arrow };
 }
 
-const frame = ({ x0, x1, y0, y1 }, color, width, dash) => ({
-  type: "rect",
-  x0,
-  x1,
-  y0,
-  y1,
-  line: { color, width, dash },
-  layer: "above",
+/** The borders as one path. */
+function borderShape(borders, theme) {
+  if (!borders.length) return [];
+  const path = borders.map((start) => `M${start},0L${start},1`).join("");
+  return [{ type: "path", path, yref: "paper", line: { color: theme.step, width: 1, dash: "dot" }, layer: "above" }];
+}
+
+const frameShape = ({ box, width, dash }, theme) => ({
+  ...{ type: "rect", ...box, layer: "above" },
+  line: { color: theme.ink, width, dash },
+});
+
+const arrowNote = (arrow, theme) => ({
+  ...{ ...arrow, axref: "x", ayref: "y", xref: "x", yref: "y", text: "" },
+  ...{ showarrow: true, arrowhead: 2, arrowsize: 1.1, arrowwidth: 1.4, arrowcolor: theme.ink },
 });

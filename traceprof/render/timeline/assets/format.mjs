@@ -43,6 +43,12 @@ export function formatBytes(n) {
   return place ? `${digits(value)} ${names[place]}` : `${Math.round(n)} B`;
 }
 
+/** The number of a scale: 2.5G, 40k, 0.3. */
+export function formatSi(value) {
+  const [factor, letter] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([f]) => Math.abs(value) >= f) ?? [1, ""];
+  return `${formatNumber(value / factor)}${letter}`;
+}
+
 export const formatRate = (bytes, ns) => `${digits(bytes / ns)} GB/s`;
 
 export const formatPercent = (ratio) => `${(100 * ratio).toFixed(1)}%`;

@@ -1,4 +1,5 @@
 import { BLOCK, itemsBetween, longestIn } from "./channel.mjs";
+import { occupancyByCategory } from "./occupancy.mjs";
 import { idleOf, isState, lengthOfTarget, spanOf } from "./targets.mjs";
 
 /**
@@ -38,6 +39,50 @@ export function idleWithin(trace, group, t0, t1) {
     if (ns > longest) [longest, best] = [ns, target];
   }
   return best;
+}
+
+const SHARE_BINS = 512;
+const LISTED_GAPS = 200;
+
+/**
+ * The idle gap of a device in which the others work for the longest: a target. Null where there is
+ * none, or fewer than three devices.
+ */
+export function ownGap(trace, group, t0, t1, shared = sharedIdle(trace, t0, t1)) {
+  const idle = idleOf(trace, group);
+  if (!idle || !shared) return null;
+  const [first, last] = itemsBetween(idle.channel, t0, t1);
+  const targets = Array.from({ length: last - first }, (_, i) => gapTarget(idle, group, first + i)).filter(Boolean);
+  const longest = targets.sort((a, b) => lengthOfTarget(trace, b) - lengthOfTarget(trace, a)).slice(0, LISTED_GAPS);
+  let best = null;
+  let most = shared.binNs;
+  for (const target of longest) {
+    const ns = workOfOthers(spanOf(trace, target), t0, shared);
+    if (ns > most) [best, most] = [target, ns];
+  }
+  return best;
+}
+
+/** For how long, of a gap of one device, most of the others are not idle. */
+function workOfOthers([start, end], t0, { n, binNs, ratios }) {
+  const [from, to] = [Math.max(start, t0), Math.min(end, t0 + ratios.length * binNs)];
+  let ns = 0;
+  for (let k = Math.floor((from - t0) / binNs); k < ratios.length && t0 + k * binNs < to; k++) {
+    const inside = Math.min(to, t0 + (k + 1) * binNs) - Math.max(from, t0 + k * binNs);
+    // The sum over all devices has this one in it, as far as its gap reaches.
+    const others = (n * ratios[k] - inside / binNs) / (n - 1);
+    if (others < 0.5) ns += inside;
+  }
+  return ns;
+}
+
+/** How much of each bin of a span the devices idle on the mean: {n, binNs, ratios}; null of one or two. */
+export function sharedIdle(trace, t0, t1) {
+  const channels = trace.groups.flatMap((_, group) => idleOf(trace, group)?.channel ?? []);
+  if (channels.length < 3 || t1 <= t0) return null;
+  const binNs = (t1 - t0) / SHARE_BINS;
+  const [sums] = occupancyByCategory(channels, t0, binNs, SHARE_BINS).values();
+  return { n: channels.length, binNs, ratios: sums.map((sum) => sum / channels.length) };
 }
 
 export function gapTarget(idle, group, item) {

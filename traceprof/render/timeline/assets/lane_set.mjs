@@ -6,6 +6,7 @@ import { recall, remember } from "./storage.mjs";
 
 const LANES_KEY = "traceprof-lanes";
 const MOST_PAGES = 20;
+const SHORTEST_NAME = 3;
 const MOST_OPEN_ROWS = 300;
 
 /** What kinds of groups and rows are called. */
@@ -94,6 +95,19 @@ export class LaneSet {
     const { group, kind, label } = this.trace.rows[row];
     const text = `${KIND_NAMES.get(kind) ?? ""} ${rowLabel(label, kind)} `.toLowerCase();
     return isFound(this.textOf(group) + text, this.words);
+  }
+
+  /** The groups of a rank, a host or a device that a text names: one of each section, its device. */
+  groupsNamed(text) {
+    const words = text.toLowerCase().split(/[\s,]+/).filter(Boolean);
+    if (text.trim().length < SHORTEST_NAME) return [];
+    const sections = new Map();
+    this.trace.groups.forEach(({ kind, section }, place) => {
+      if (kind === "steps" || !isFound(this.textOf(place), words)) return;
+      const isFirstDevice = kind === "device" && this.trace.groups[sections.get(section)]?.kind !== "device";
+      if (isFirstDevice || !sections.has(section)) sections.set(section, place);
+    });
+    return [...sections.values()];
   }
 
   textOf(place) {

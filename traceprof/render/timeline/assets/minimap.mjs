@@ -1,3 +1,4 @@
+import { MARGIN } from "./figure.mjs";
 import { edges, meanStates, stackTraces } from "./areas.mjs";
 import { element } from "./dom.mjs";
 import { occupancyByCategory } from "./occupancy.mjs";
@@ -6,7 +7,7 @@ import { occupancyByCategory } from "./occupancy.mjs";
 
 const HEIGHT = 46;
 const GRIP_PX = 7;
-const RIGHT = 14;
+const RIGHT = MARGIN.right;
 
 export class Minimap {
   constructor(app) {

@@ -16,7 +16,8 @@ const EDGE_PX = 8;
 const REST_MS = 250;
 
 export class Panel {
-  constructor(app, root, noteForm) {
+  /** `about`: what the view shows, and the legend, which stands here while nothing is chosen. */
+  constructor(app, root, noteForm, { chips, range }) {
     this.app = app;
     this.root = root;
     this.content = null;
@@ -39,7 +40,7 @@ export class Panel {
     );
     this.node = element("aside", { cls: "panel", "aria-label": "Selection" });
     this.results = element("div", { cls: "results", hidden: "" });
-    this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, noteForm, this.body));
+    this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, noteForm, this.body, chips, range));
     this.listen();
   }
 
@@ -128,6 +129,7 @@ export class Panel {
   showRest() {
     const { chosen, selection } = this.app;
     this.node.classList.toggle("resting", !chosen && !selection && this.results.hidden);
+    this.node.classList.toggle("choosing", Boolean(chosen || selection));
   }
 
   /** More of the same, that came later. */
@@ -152,6 +154,7 @@ export class Panel {
   /** Nothing is chosen: tell of the view, once it rests. */
   showView() {
     clearTimeout(this.timer);
+    this.showRest();
     this.timer = setTimeout(() => this.show(viewContent(this.app)), this.content ? REST_MS : 0);
   }
 

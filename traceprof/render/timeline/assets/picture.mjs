@@ -1,4 +1,5 @@
-import { makeFigure } from "./figure.mjs";
+import { Backdrop } from "./backdrop.mjs";
+import { figureHeights, makeFigure } from "./figure.mjs";
 import { escapeForPlotly } from "./format.mjs";
 
 /** The view as one plotly figure that stands alone: with the backdrop and the names of the lanes. */
@@ -31,7 +32,7 @@ export function makePicture(app) {
         ticktext: lines.map(lineText),
         tickfont: { size: 10.5, color: theme.muted },
       },
-      images: [backdropImage(app.canvas)],
+      images: [backdropImage(app.scene)],
     },
   };
 }
@@ -42,8 +43,13 @@ function lineText({ type, label }) {
   return type === "section" ? `<b>${text}</b>` : text;
 }
 
-const backdropImage = (canvas) => ({
-  source: canvas.toDataURL("image/png"),
+function backdropImage(scene) {
+  const canvas = document.createElement("canvas");
+  new Backdrop(canvas).draw(scene, figureHeights(scene).plot, { isPicture: true });
+  return { source: canvas.toDataURL("image/png"), ...WHOLE };
+}
+
+const WHOLE = {
   xref: "paper",
   yref: "paper",
   x: 0,
@@ -54,4 +60,4 @@ const backdropImage = (canvas) => ({
   xanchor: "left",
   yanchor: "top",
   layer: "below",
-});
+};

@@ -1,6 +1,7 @@
 import { occupancy, occupancyByCategory } from "./occupancy.mjs";
 import { areMeant } from "./matching.mjs";
 import { itemsBetween } from "./channel.mjs";
+import { toPixel } from "./color.mjs";
 
 /**
  * Everything that is too short for a box of its own, as one picture: one column of pixels per
@@ -63,7 +64,8 @@ function paintRow(scene, image, line, row) {
 
 /** Steps too short for a box: each pixel as strong as its longest step is long, by the median. */
 function stepStrip(scene, row, boxes) {
-  const { trace, t0, t1, binNs, width, pixels } = scene;
+  const { trace, t0, t1, binNs, width, theme } = scene;
+  const stepPixel = toPixel(theme.steps);
   const [channel] = trace.rows[row].channels;
   const strip = new Uint32Array(width);
   const drawn = new Set(boxes.map(([, item]) => item));
@@ -78,7 +80,7 @@ function stepStrip(scene, row, boxes) {
   const median = typical[Math.floor(typical.length / 2)];
   for (let k = 0; k < width; k++) {
     const strength = Math.min(1, longest[k] / (2 * median));
-    if (longest[k] > 0) strip[k] = pixels[channel.category] | ((FAINTEST + (OPAQUE - FAINTEST) * strength) << 24);
+    if (longest[k] > 0) strip[k] = stepPixel | ((FAINTEST + (OPAQUE - FAINTEST) * strength) << 24);
   }
   return strip;
 }

@@ -104,6 +104,19 @@ export function resultParts(app, query, results, order, sort, go) {
   return [tablePart(about + also + part, header, rows, shape)];
 }
 
+const MOST_LANES = 20;
+
+/** The ranks and devices that the text names. */
+export function laneResults({ groups }, places, go) {
+  if (!places.length) return [];
+  const rows = places.slice(0, MOST_LANES).map((place) => ({
+    cells: [groups[place].section || groups[place].label, groups[place].label],
+    target: () => go(place),
+  }));
+  const more = places.length > MOST_LANES ? ` (the first ${MOST_LANES} of ${formatCount(places.length)})` : "";
+  return [tablePart(`Lanes with this name${more}`, ["Process", "Device or thread"], rows, { texts: 2 })];
+}
+
 /** "rank 3 › GPU 3 › Stream 20": as short as it can be told apart. */
 function where(trace, row) {
   const { group, label } = trace.rows[row];

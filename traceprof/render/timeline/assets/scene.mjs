@@ -6,6 +6,7 @@ import { viewName } from "./beside.mjs";
 import { sampleCharts } from "./samples.mjs";
 import { toPixel } from "./color.mjs";
 import { visibleRows } from "./lines.mjs";
+import { boxShapes } from "./boxes.mjs";
 import { areStepsApart } from "./figure.mjs";
 import { linesWithin } from "./band.mjs";
 import { lowerBound } from "./bisect.mjs";
@@ -36,6 +37,7 @@ export function makeScene(app) {
     areas: charts.length ? measureAreas(trace, t0, t1, width) : null,
     ticks: trace.beside ? stepTicks(trace, t0, t1, width) : makeTicks(t0, t1, width, trace.offset_ns),
   };
+  scene.drawn = boxShapes(scene);
   return scene;
 }
 
@@ -69,8 +71,12 @@ export function drawnText({ trace, t0, t1, boxCount, width }) {
   const span = `${formatDuration(t1 - t0)} starting at ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
   const view = trace.beside ? viewName(trace, t0, t1) : span;
   const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events drawn as boxes, the rest as density`;
+  const counts = trace.merged?.counts ?? [];
+  const merged = counts.reduce((sum, count) => sum + count, 0);
+  const parts = merged ? [`${formatCount(merged)} short events are merged in this file: use traceprof view to see each one`] : [];
   const { starts } = trace.steps;
   const inView = lowerBound(starts, t1) - lowerBound(starts, t0);
   const isThinned = inView && !areStepsApart(inView, width);
-  return [view, events, ...(isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [])].join(" · ");
+  const steps = isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [];
+  return [view, events, ...parts, ...steps].join(" · ");
 }

@@ -1,5 +1,6 @@
 import { areMeant, compileSearch, findMatches } from "./matching.mjs";
-import { countBefore, findResults, isChosenEvent, resultParts } from "./results.mjs";
+import { countBefore, findResults, isChosenEvent, laneResults, resultParts } from "./results.mjs";
+import { idleWithin, ownGap } from "./gaps.mjs";
 import { isEvent, spanOf } from "./targets.mjs";
 import { Chooser } from "./choosing.mjs";
 import { formatCount } from "./format.mjs";
@@ -16,6 +17,7 @@ export class Searcher extends Chooser {
     this.query = null;
     this.matches = null;
     this.results = null;
+    this.places = [];
     this.order = "longest";
     this.asked = 0;
     this.steps = null;
@@ -51,6 +53,7 @@ export class Searcher extends Chooser {
     const number = ++this.asked;
     if (!this.matches) {
       this.results = null;
+      this.places = [];
       this.toolbar.showFound(this.steps ? "Enter selects these steps" : (this.query?.error ?? ""));
       this.showResults();
       return;
@@ -58,7 +61,8 @@ export class Searcher extends Chooser {
     const results = await this.ask(this.order);
     if (number !== this.asked) return;
     this.results = results;
-    this.toolbar.showFound(`${formatCount(results.count + (results.mergedCount ?? 0))} events`);
+    this.places = this.lanes.groupsNamed(this.text);
+    this.toolbar.showFound(this.foundWords);
     this.showResults();
   }
 
@@ -69,7 +73,28 @@ export class Searcher extends Chooser {
     };
     const go = (event) => this.goToResult(event);
     const parts = this.results ? resultParts(this, this.query, this.results, this.order, sort, go) : [];
-    this.panel.showResults(parts);
+    const lanes = laneResults(this.trace, this.places, (place) => this.goToLane(place));
+    this.panel.showResults(this.places.length ? [...lanes, ...(this.results?.count ? parts : [])] : parts);
+  }
+
+  /** Open a rank or a device that the text names, and describe what its device does in view. */
+  goToLane(place) {
+    this.open.add(place);
+    this.lanes.reveal(place);
+    this.layout();
+    const { states } = this.trace.groups[place];
+    const gap = states && (ownGap(this.trace, place, this.t0, this.t1) ?? idleWithin(this.trace, place, this.t0, this.t1));
+    this.choose(gap);
+    this.showLine({ group: place });
+    this.redraw();
+  }
+
+  get foundWords() {
+    const { count, mergedCount = 0 } = this.results;
+    const events = count + mergedCount;
+    const lanes = this.places.length;
+    const named = lanes ? `${formatCount(lanes)} lane${lanes > 1 ? "s" : ""}` : "";
+    return [named, events || !lanes ? `${formatCount(events)} events` : ""].filter(Boolean).join(", ");
   }
 
   goToResult({ row, channel, item }) {
@@ -82,13 +107,15 @@ export class Searcher extends Chooser {
       this.select(...this.steps);
       this.showSelection();
       this.fit();
-      return;
+      return undefined;
     }
     await this.listing;
     const list = this.results?.list ?? [];
-    if (!list.length) return;
+    if (!list.length && this.places.length) return this.goToLane(this.places[0]);
+    if (!list.length) return undefined;
     const own = list.findIndex((event) => isChosenEvent(this, event));
     this.goToResult(list[own < 0 && direction < 0 ? list.length - 1 : (own + direction + list.length) % list.length]);
+    return undefined;
   }
 
   stepMatch(direction) {
@@ -111,7 +138,7 @@ export class Searcher extends Chooser {
     const { count, mergedCount = 0 } = results;
     const all = formatCount(count + mergedCount);
     if (!matches || !isEvent(chosen) || !this.isMatch(chosen)) {
-      this.toolbar.showFound(`${all} events`);
+      this.toolbar.showFound(this.foundWords);
       return;
     }
     const place = await this.askPlace(spanOf(this.trace, chosen)[0]);

@@ -27,8 +27,8 @@ export function buildShell(app, root) {
   const axis = new HeldAxis(app);
   plot.append(notes.flags, axis.node, canvas, figure, overlay, crosshair, selectionBox);
   const labels = element("div", { cls: "lanes" });
-  const panel = new Panel(app, root, notes.form);
   const [toolbar, minimap, help] = [makeToolbar(app), new Minimap(app), makeHelp()];
+  const panel = new Panel(app, root, notes.form, toolbar);
   const grid = element("div", { cls: "grid" }, minimap.node, labels, plot);
   const stage = element("div", { cls: "stage" }, grid, panel.node);
   root.replaceChildren(toolbar.node, stage, help);

@@ -4,7 +4,7 @@ import { makeLaneMenu } from "./lane_menu.mjs";
 
 const ANALYZED = "go to the analyzed window (1)";
 
-/** The line above the lanes: search, legend, actions. Legend chips switch categories on and off. */
+/** The line above the lanes: search and actions; legend and range for the panel. Legend chips switch categories on and off. */
 export function makeToolbar(app) {
   const search = element("input", {
     type: "search",
@@ -41,9 +41,11 @@ export function makeToolbar(app) {
   const previous = button("‹", "‹ Previous match (P)", () => app.stepMatch(-1));
   const next = button("›", "› Next match (N)", () => app.stepMatch(1));
   const searchBox = element("div", { cls: "search" }, search, kind, previous, next, found);
-  const node = element("div", { cls: "toolbar" }, searchBox, actions, chips, range);
+  const node = element("div", { cls: "toolbar" }, searchBox, actions);
   return {
     node,
+    chips,
+    range,
     search,
     kind,
     menu,
