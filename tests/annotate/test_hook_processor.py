@@ -37,3 +37,14 @@ def test_a_system_that_does_not_count_records_nothing(runtime, schedstat, text):
     runtime("hook_processor").install_processor(None)
     runtime("steps").begin_forward(may_train=True)
     assert marks(runtime) == []
+
+
+def test_nothing_is_read_while_nothing_is_captured(runtime, schedstat):
+    """The live status and `--steps` wait for a capture; reading the file takes long."""
+    schedstat.write_text("1000 200 3\n")
+    session = runtime("session")
+    session.begin()
+    session.hold()
+    runtime("hook_processor").install_processor(None)
+    runtime("hook_processor")._read_times_ns = None  # a call fails
+    runtime("steps").begin_forward(may_train=True)

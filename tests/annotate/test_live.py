@@ -6,7 +6,7 @@ import pytest
 
 from traceprof.errors import TraceError
 from traceprof.recording.live import status as reading
-from traceprof.recording.live.status import LiveRun, read_header, read_minutes
+from traceprof.recording.live.status import LiveRun, read_header, read_periods
 from traceprof.recording.live.view import view_of
 
 
@@ -61,11 +61,12 @@ def write(runtime, emitter, folder):
 
 def test_reader_and_writer_have_one_layout(runtime):
     live = runtime("live")
-    for name in ("MAGIC", "HEADER_BYTES", "N_STEPS", "N_MINUTES"):
+    assert runtime("live_periods").PERIODS == reading.PERIODS
+    for name in ("MAGIC", "HEADER_BYTES", "N_STEPS"):
         assert getattr(live, name) == getattr(reading, name)
     assert live.STEP.size == 8 * len(reading.STEP_FIELDS)
-    assert live.MINUTE.size == 8 * len(reading.MINUTE_FIELDS)
-    assert live.N_BYTES < 200_000  # bounded: what a process writes in any time
+    assert live.live_periods.PERIOD.size == 8 * len(reading.PERIOD_FIELDS)
+    assert live.N_BYTES < 1_100_000  # bounded: what a process writes in any time
 
 
 def test_phases_are_exclusive_and_waiting_is_apart(runtime, emitter, now, tmp_path):
@@ -134,11 +135,51 @@ def test_minutes_survive_the_ring(runtime, emitter, now, tmp_path):
         if number % 500 == 499:
             status.write()
     (path,) = tmp_path.glob("status.*")
-    minutes = read_minutes(path)
+    minutes = read_periods(path)
     assert minutes[:, 1].tolist() == [500]  # minute 0 means "no data" in the file
     (process,) = LiveRun(tmp_path).refresh()
     assert process.header.n_steps == 2_000
     assert path.stat().st_size == runtime("live").N_BYTES
+
+
+def test_a_week_is_kept_by_minute_and_by_hour(runtime, emitter, now, tmp_path):
+    """A step of 40 s in each minute of eight days; the last is written by a full disk's end."""
+    status = runtime("live").Status(emitter, str(tmp_path))
+    folder = status._directory
+    start = 30 * 86_400
+    for minute in range(8 * 1440):
+        emitter.rows.append(
+            ((start + 60 * minute) * 10**9, (start + 60 * minute + 40) * 10**9, 7, 8)
+        )
+        if minute % 60 == 59:
+            status._directory = str(tmp_path / "full") if minute % 1440 == 59 else folder
+            status.write()
+    (path,) = tmp_path.glob("status.*")
+    minutes, hours, days = (read_periods(path, seconds) for seconds in (60, 3600, 86_400))
+    assert minutes[:, 0].tolist() == list(range(start // 60 + 1440, start // 60 + 8 * 1440))
+    assert set(minutes[:, 1]) == {1}  # a write that failed is repeated, and counts once
+    assert hours[:, 1].tolist() == [60] * 192
+    assert days[:, 1].tolist() == [1440] * 8
+    assert days[0].tolist() == [
+        30,
+        1440,
+        1440 * 40 * 10**9,
+        40 * 10**9,
+        40 * 10**9,
+        *(0, 1440 * 7, 1440 * 8, 1440 * 40 * 10**9),
+    ]
+    assert path.stat().st_size == runtime("live").N_BYTES < 50_000_000
+    assert len(status.periods.sums) <= 6  # memory is bounded
+
+
+def test_the_clock_of_the_machine_may_jump(runtime, emitter, now, tmp_path, monkeypatch):
+    status = runtime("live").Status(emitter, str(tmp_path))
+    for day in (5, 6):
+        emitter.rows.append((day * 86_400 * 10**9, day * 86_400 * 10**9 + 5, 0, 0))
+        status.write()
+        monkeypatch.setattr("time.time_ns", lambda: 0)
+    (path,) = tmp_path.glob("status.*")
+    assert read_periods(path, 86_400)[:, 0].tolist() == [5, 6]
 
 
 def test_the_program_goes_on_without_its_folder(runtime, emitter, now, tmp_path):

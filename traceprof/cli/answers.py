@@ -58,7 +58,21 @@ def analyze(
     *,
     saving: Saving,
 ) -> None:
-    """Report where the step time of a trace or run goes and what would fix it, on one page."""
+    """Report where the step time of a trace or run goes and what would fix it, on one page.
+
+    For the folder of `record --always`, the page shows the step time over time and its changes.
+    """
+    if len(trace) == 1 and (trace[0] / "live").is_dir():
+        from traceprof.recording.live.history import is_history, read_history
+
+        if is_history(trace[0]):
+            from traceprof.render.history_text import history_json, history_text
+
+            if output or as_markdown or window or saving.is_wanted:
+                raise UsageError(f"{trace[0]}: a history can only be printed, as text or --json")
+            history = read_history(trace[0])
+            out(history_json(history) if as_json else history_text(history, str(trace[0])))
+            return
 
     def compute_answer() -> Answered:
         from traceprof.session.answer import page

@@ -19,12 +19,29 @@ from traceprof.cli.options import (
     option,
     with_options,
 )
-from traceprof.cli.output import Printing, print_answer, write_output
+from traceprof.cli.output import Printing, out, print_answer, write_output
 from traceprof.cli.parsing import split_lists
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from traceprof.session.options import Opening
+
+
+def _compare_times(runs: list[str], at: str | None, other: str | None) -> None:
+    """Print the comparison of two times of one run.
+
+    Raises:
+        UsageError: a time is missing or unknown, or there are several runs.
+        TraceError: the run has no history.
+    """
+    from traceprof.recording.live.history import parse_span, read_history
+    from traceprof.render.history_text import compared_text
+
+    if at is None or other is None or len(runs) != 1:
+        raise UsageError("comparing times needs one run, --at TIME, and --with TIME")
+    history = read_history(Path(runs[0]))
+    base, new = parse_span(at, history), parse_span(other, history)
+    out(compared_text(history, base, new, (at, other)))
 
 
 @partial(with_options, rows=5)
@@ -57,6 +74,13 @@ def compare(
     ] = None,
     db: DatabaseFile = None,
     window: WindowText = None,
+    at: Annotated[
+        str | None,
+        option("--at", "Compare times of a `record --always` run: monday 14:00..16:00.", "TIME"),
+    ] = None,
+    other: Annotated[
+        str | None, option("--with", "With --at, the other time, for example tuesday.", "TIME")
+    ] = None,
     *,
     printing: Printing,
     full: Annotated[
@@ -66,6 +90,11 @@ def compare(
     """Compare two runs, test whether the difference is significant, and show its causes."""
     from traceprof.comparison.comparing import brief, compare_named, failed_limits, split_sides
 
+    if at is not None or other is not None:
+        if printing.renderer != "text":
+            raise UsageError("the comparison of two times can only be printed as text")
+        _compare_times(runs, at, other)
+        return
     if table and printing.renderer != "csv":
         raise UsageError("--table needs --csv: add --csv, or remove --table")
     base, new = split_sides(runs)

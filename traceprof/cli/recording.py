@@ -42,6 +42,9 @@ TraceOutput: TypeAlias = Annotated[
 KeepsLiveStatus: TypeAlias = Annotated[
     bool, option("--live", "Keep a live status (`watch`, `capture`), no trace.")
 ]
+KeepsHistory: TypeAlias = Annotated[
+    bool, option("--always", "Like --live at lower cost: step times of weeks, no captures.")
+]
 CaptureWhen: TypeAlias = Annotated[
     str | None,
     option(
@@ -72,6 +75,7 @@ def record(
     ],
     output: TraceOutput = None,
     live: KeepsLiveStatus = False,
+    always: KeepsHistory = False,
     capture_when: CaptureWhen = None,
     recorder: Annotated[
         str, option("--with", "Record with auto, cupti, nsys, nvprof, or torch.", "RECORDER")
@@ -138,7 +142,9 @@ def record(
 
     if capture_when is not None and not live:
         raise UsageError("--capture-when needs --live")
-    output = output or ("run/" if live else "trace.sqlite")
+    if always and live:
+        raise UsageError("choose --live or --always: --always keeps a live status, too")
+    output = output or ("run/" if live or always else "trace.sqlite")
     request = RecordRequest(
         command=command,
         output=Path(output),
@@ -162,8 +168,8 @@ def record(
         say=message,
         detail=detail,
     )
-    if live:
-        _record_live(request, capture_when)
+    if live or always:
+        _record_live(request, capture_when, is_always=always)
     recording = run_and_record(request)
     print_recording(recording)
     if recording.output is not None and saving.is_wanted:
@@ -171,12 +177,12 @@ def record(
     raise typer.Exit(recording.exit_code or 0)
 
 
-def _record_live(request: RecordRequest, capture_when: str | None) -> NoReturn:
+def _record_live(request: RecordRequest, capture_when: str | None, *, is_always: bool) -> NoReturn:
     """Run a program with a live status, and exit with its exit code."""
     from traceprof.recording.live.running import parse_conditions, record_live
 
     conditions = None if capture_when is None else parse_conditions(capture_when)
-    raise typer.Exit(record_live(request, conditions))
+    raise typer.Exit(record_live(request, conditions, is_always=is_always))
 
 
 def print_recording(recording: Recording) -> None:

@@ -229,6 +229,8 @@ def _gpu(name: str, values: dict[str, float]) -> str:
         texts.append(f"{values['power_watts']:.0f} W")
     if "sm_clock_mhz" in values:
         texts.append(f"{values['sm_clock_mhz']:.0f} MHz")
+    if "temperature_celsius" in values:
+        texts.append(f"{values['temperature_celsius']:.0f} °C")
     if values.get("throttled_by_heat"):
         texts.append("throttled by heat")
     return f"GPU {plain_text(name.removeprefix('gpu:'), _MAX_NAME)}: {', '.join(texts) or '–'}"

@@ -87,9 +87,9 @@ def test_watch_names_the_slow_rank_and_capture_leaves_its_trace(live_run):
 
 def test_options_that_exclude_each_other_are_refused(tmp_path):
     for options, reason in (
-        (("--live", "-o", tmp_path / "a.sqlite"), "needs a folder"),
+        (("--live", "-o", tmp_path / "a.sqlite"), "need a folder"),
         (("--live", "--steps", "1..2", "-o", f"{tmp_path}/a/"), "cannot be combined"),
-        (("--live", "--with", "nsys", "-o", f"{tmp_path}/a/"), "does not support"),
+        (("--live", "--with", "nsys", "-o", f"{tmp_path}/a/"), "do not support"),
         (("--capture-when", "slow"), "needs --live"),
         (("--live", "--capture-when", "fast", "-o", f"{tmp_path}/a/"), "capture-when"),
     ):

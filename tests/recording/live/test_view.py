@@ -1,11 +1,14 @@
 """What is said about a running program: stragglers, stalls, lost processes, and damaged files."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.recording.live.status_files import MS, encode, header, look, step, write_status
-from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun
+from traceprof.errors import UsageError
+from traceprof.recording.live.capture import send_request
+from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node
 from traceprof.recording.live.view import is_stalled
 from traceprof.render.live_text import problems, watch_json, watch_line, watch_text
 
@@ -138,7 +141,7 @@ def test_ranks_that_have_not_begun_are_counted(tmp_path):
 def test_damaged_files_are_skipped(tmp_path):
     write_status(tmp_path, 0, [EVEN] * 20)
     live = tmp_path / "live"
-    (live / "status.7").write_bytes(b"TPLIVE01" + b"\xff" * 100)
+    (live / "status.7").write_bytes(b"TPLIVE02" + b"\xff" * 100)
     (live / "status.8").write_bytes(b"")
     (live / "status.nonsense").write_bytes(b"x")
     (live / "status.9").write_bytes(encode({"version": 1, "pid": "x"}))
@@ -190,3 +193,19 @@ def test_many_ranks_fit_on_a_page(tmp_path):
     text = watch_text(view, [], "run")
     assert len(text.splitlines()) < 30
     assert "rank 37" in text.split("state")[1]
+
+
+def test_the_state_of_gpus_is_shown_where_it_is_known(tmp_path):
+    write_status(tmp_path, 0, [EVEN] * 20)
+    values = {"sm_clock_mhz": 1980.0, "power_watts": 301.4, "temperature_celsius": 61.0}
+    node = Node("h", time.time(), gpus={"gpu:0": values, "gpu:1": {}})
+    page = watch_text(look(tmp_path), [node], "run")
+    assert "GPU 0: 301 W, 1980 MHz, 61 °C · GPU 1: –" in page
+
+
+def test_ranks_of_an_always_run_are_not_compared_or_captured(tmp_path):
+    view = ranks(tmp_path, [FAST] * 20, [SLOW] * 20, is_always=True)
+    assert view.straggler is None
+    assert "--always" in view.why_no_straggler
+    with pytest.raises(UsageError, match="--live"):
+        send_request(LiveRun(tmp_path), 3)

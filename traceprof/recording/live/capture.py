@@ -71,6 +71,10 @@ def send_request(
         )
     if not processes:
         raise UsageError(f"{run.folder}: no process runs; a capture needs a running program")
+    if any(process.header.is_always for process in processes):
+        raise UsageError(
+            f"{run.folder}: a run of `record --always` cannot capture steps; start it with --live"
+        )
     number, folder = _new_folder(run.live)
     chosen = None if ranks is None else frozenset(ranks)
     request = CaptureRequest(number, folder, _first_step(processes), n_steps, chosen)

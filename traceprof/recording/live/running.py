@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.files import write_file
 from traceprof.formats.runs.manifest import NOTES
 from traceprof.recording import work_folder
 from traceprof.recording.job import announced, job_of, label_of
 from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
+from traceprof.recording.live.node import MetricsFile, NodeStatus
 from traceprof.recording.live.status import LIVE, LiveRun, Process
 from traceprof.recording.live.view import RunView, view_of
 from traceprof.recording.machine import read_environment
@@ -33,17 +33,17 @@ from traceprof.recording.program import (
     run_recorded,
 )
 from traceprof.recording.request import Bounds, RecordRequest, writing
-from traceprof.recording.sampling.gpus import open_gpus
 
 CAPTURES: Final = "captures.jsonl"
 """The file in the folder of the live status that lists the automatic captures and their reasons."""
 _CHECK_S: Final = 0.5
-_NODE_S: Final = 2.0
 _MIN_CHECKS: Final = 4
-_CONFIRMING_CHECKS: Final = 3
+_CONFIRMING_CHECKS: Final = 6
+_CONFIRMING_RANK_CHECKS: Final = 3
+_ENOUGH_CHECKS: Final = 24
 _MAX_CHECKS: Final = 600
 _SLOW_RATIO: Final = 0.2
-_HIGH_PERCENTILE, _HIGH_FACTOR = 90, 1.1
+_HIGH_PERCENTILE, _HIGH_FACTOR = 95, 1.1
 _MAD_FACTOR: Final = 5 * 1.4826
 _MAX_CAPTURES: Final = 3
 _CAPTURED_STEPS: Final = 5
@@ -88,9 +88,11 @@ def parse_conditions(text: str) -> Conditions:
 class Trigger:
     """Decide from the checks of a run whether a condition is met; each check is a `RunView`.
 
-    A condition must hold in three checks in a row, so that single slow steps do not count. Step
-    times are compared with the median of the earlier checks, at least four. Each change triggers
-    once: afterwards, the slower steps are the reference.
+    The same rank must be a straggler in three checks in a row. Steps must be slow in six checks in
+    a row, 3 s, so that single slow steps and short loads of the machine do not count. Step times
+    are compared with the median of the earlier checks, at least four; with fewer than 24 checks,
+    the limits are higher. Each change triggers once: afterwards, the slower steps are the
+    reference.
     """
 
     conditions: Conditions
@@ -114,7 +116,7 @@ class Trigger:
         if rank is None:
             self._reported = None
         is_new = rank is not None and rank != self._reported
-        if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_CHECKS:
+        if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_RANK_CHECKS:
             return ""
         self._reported = rank
         return f"rank {rank} is a straggler"
@@ -142,14 +144,17 @@ class Trigger:
             return float("inf")
         usual_ns = float(np.median(self._history))
         spread_ns = float(np.median(np.abs(np.array(self._history) - usual_ns)))
+        scale = max(1.0, float(np.sqrt(_ENOUGH_CHECKS / len(self._history))))
+        noisy_ns = usual_ns + scale * _MAD_FACTOR * spread_ns
+        # On a busy machine, step times vary for seconds: high values of before are usual.
+        high_ns = float(np.percentile(self._history, _HIGH_PERCENTILE))
         limits = []
         if self.conditions.slow:
-            # On a busy machine, step times vary for seconds: high values of before are usual.
-            high_ns = _HIGH_FACTOR * float(np.percentile(self._history, _HIGH_PERCENTILE))
-            slow_ns = (1 + _SLOW_RATIO) * usual_ns
-            limits.append(max(slow_ns, high_ns, usual_ns + _MAD_FACTOR * spread_ns))
+            slow_ns = (1 + scale * _SLOW_RATIO) * usual_ns
+            limits.append(max(slow_ns, _HIGH_FACTOR * high_ns, noisy_ns))
         if self.conditions.drop_ratio is not None:
-            limits.append(usual_ns / (1 - self.conditions.drop_ratio))
+            drop_ns = usual_ns / (1 - self.conditions.drop_ratio)
+            limits.append(max(drop_ns, high_ns, noisy_ns))
         return min(limits, default=float("inf"))
 
 
@@ -160,6 +165,8 @@ class Monitor:
     live: Path
     conditions: Conditions | None
     say: Callable[[str], None]
+    is_always: bool = False
+    _metrics: MetricsFile = field(init=False)
     _run: LiveRun = field(init=False)
     _trigger: Trigger = field(init=False)
     _node: NodeStatus = field(init=False)
@@ -172,6 +179,7 @@ class Monitor:
         self._run = LiveRun(self.live.parent, self.live)
         self._trigger = Trigger(self.conditions or Conditions())
         self._node = NodeStatus(self.live)
+        self._metrics = MetricsFile(self.live)
 
     def tick(self, _program: Program | None = None) -> None:
         """Write the node status and check the conditions, if they are due."""
@@ -180,6 +188,8 @@ class Monitor:
             return
         self._next_check_s = now_s + _CHECK_S
         self._node.write()
+        if self.is_always:
+            self._metrics.write(self._run)
         if self.conditions is None:
             return
         try:
@@ -220,14 +230,18 @@ class Monitor:
         return first is not None and first.header.host == socket.gethostname()
 
     def _new_step_ns(self, processes: Sequence[Process]) -> float | None:
-        """Return the median duration of the steps since the last check; None without steps."""
+        """Return the median duration of the steps since the last check; None without steps.
+
+        It is reduced by the time in which other programs kept the training thread from a core.
+        """
         durations = []
         for process in processes:
             n_seen = self._n_seen.get(process.path.name, 0)
-            durations.append(process.column("duration_ns")[process.column("index") >= n_seen])
+            new = process.column("duration_ns")[process.column("index") >= n_seen]
+            durations.append(new * (1 - process.core_wait_ratio))
             self._n_seen[process.path.name] = process.header.n_steps
-        new = np.concatenate(durations) if durations else np.empty(0)
-        return float(np.median(new)) if len(new) else None
+        joined = np.concatenate(durations) if durations else np.empty(0)
+        return float(np.median(joined)) if len(joined) else None
 
     def _finish_open(self) -> None:
         if self._open is None:
@@ -243,69 +257,21 @@ class Monitor:
             file.write(json.dumps(line) + "\n")
 
 
-class NodeStatus:
-    """Writes the use of CPU, memory, and GPUs of this host to a file every 2 s."""
+def live_environment(live: Path, request: RecordRequest, *, is_always: bool) -> Mapping[str, str]:
+    """Return the environment of a program with a live status in the folder ``live``.
 
-    def __init__(self, live: Path) -> None:
-        self._path = live / f"node.{socket.gethostname()}.json"
-        self._reads = open_gpus()
-        self._next_s = 0.0
-        self._cpu = _cpu_times()
-
-    def write(self) -> None:
-        """Write the file if it is due; an error does not disturb the run."""
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + _NODE_S
-        gpus: dict[str, dict[str, float]] = {}
-        for _, read in self._reads:
-            with suppress(OSError, ValueError, RuntimeError):
-                for source, metric, value in read():
-                    gpus.setdefault(source, {})[metric] = value
-        before, self._cpu = self._cpu, _cpu_times()
-        total = self._cpu[1] - before[1]
-        document = {
-            "host": socket.gethostname(),
-            "time_s": time.time(),
-            "cpu_ratio": (self._cpu[0] - before[0]) / total if total else None,
-            "n_cpus": os.cpu_count(),
-            **_memory(),
-            "gpus": {name: values for name, values in gpus.items() if name.startswith("gpu:")},
-        }
-        with suppress(OSError, TraceprofError):
-            write_file(self._path, json.dumps(document), force=True)
-
-
-def _cpu_times() -> tuple[int, int]:
-    """Return (busy, total) CPU time of this host in clock ticks; (0, 0) where it is unknown."""
-    try:
-        values = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    except (OSError, ValueError):
-        return 0, 0
-    return sum(values) - values[3] - values[4], sum(values)
-
-
-def _memory() -> dict[str, int]:
-    """Return the memory of this host and its used part, in bytes; {} where it is unknown."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        total, free = (1024 * int(lines[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
-    except (OSError, ValueError, KeyError):
-        return {}
-    return {"memory_bytes": total, "memory_used_bytes": total - free}
-
-
-def live_environment(live: Path, request: RecordRequest) -> Mapping[str, str]:
-    """Return the environment of a program with a live status in the folder ``live``."""
+    ``is_always``: with the few hooks of ``record --always``.
+    """
     environment = child_environment(live.absolute(), request)
-    environment["TRACEPROF_LIVE"] = "1"
+    environment |= {"TRACEPROF_LIVE": "1", "TRACEPROF_ALWAYS": "1" if is_always else ""}
     disabled = os.environ.get("TRACEPROF_DISABLE", "")
     environment["TRACEPROF_DISABLE"] = ",".join(filter(None, (disabled, "sizes")))
     return environment
 
 
-def record_live(request: RecordRequest, conditions: Conditions | None = None) -> int:
+def record_live(
+    request: RecordRequest, conditions: Conditions | None = None, *, is_always: bool = False
+) -> int:
     """Run a program with a live status in ``request.output``; return its exit code.
 
     Raises:
@@ -332,11 +298,14 @@ def record_live(request: RecordRequest, conditions: Conditions | None = None) ->
         )
         work_folder.write_notes(live, notes)
         request.say(f"watch the program with `traceprof watch {request.output}`")
-        monitor = Monitor(live, conditions, request.say)
+        monitor = Monitor(live, conditions, request.say, is_always)
         stack.callback(monitor.close)
         program = Program(grace_s=request.grace_s, say=request.say)
         return run_recorded(
-            request.command, live_environment(live, request), monitor.tick, program=program
+            request.command,
+            live_environment(live, request, is_always=is_always),
+            monitor.tick,
+            program=program,
         )
 
 
@@ -347,14 +316,18 @@ def _check_options(request: RecordRequest) -> None:
         UsageError: such an option is set.
     """
     if not request.is_folder:
-        raise UsageError(f"--live needs a folder: add / to the name, as in -o {request.output}/")
+        raise UsageError(
+            f"--live and --always need a folder: add / to the name, as in -o {request.output}/"
+        )
     if request.recorder not in ("auto", "torch"):
-        raise UsageError(f"--live does not support --with {request.recorder}; use torch or auto")
+        raise UsageError(
+            f"--live and --always do not support --with {request.recorder}; use torch or auto"
+        )
     is_bounded = replace(request.bounds, max_bytes=0) != Bounds()
     if is_bounded or request.memory_steps or request.gpu_metrics or request.counts_flops:
         raise UsageError(
-            "--live cannot be combined with --steps, --delay, --duration, --memory, --flops, or "
-            "--gpu-metrics; capture steps with `traceprof capture`"
+            "--live and --always cannot be combined with --steps, --delay, --duration, --memory, "
+            "--flops, or --gpu-metrics; capture steps with `traceprof capture`"
         )
 
 

@@ -25,21 +25,24 @@ from traceprof.recording.orphans import is_running
 
 LIVE: Final = "live"
 """The name of the folder of the live status in the folder of a run."""
-MAGIC: Final = b"TPLIVE01"
-HEADER_BYTES, N_STEPS, N_MINUTES = 8192, 1024, 1440
+MAGIC: Final = b"TPLIVE02"
+HEADER_BYTES, N_STEPS = 8192, 1024
 STEP_FIELDS: Final = (
     *("index", "number", "end_ns", "duration_ns", "data_ns", "forward_ns", "backward_ns"),
     *("optimizer_ns", "wait_ns", "samples", "calls", "evaluation_ns"),
 )
-MINUTE_FIELDS: Final = (
-    *("minute", "steps", "sum_ns", "min_ns", "max_ns", "wait_ns", "data_ns", "samples"),
+PERIODS: Final = ((60, 10_080), (3600, 2208), (86_400, 1100))
+"""Periods whose steps are summed: seconds, and number of records."""
+PERIOD_FIELDS: Final = (
+    *("number", "steps", "sum_ns", "min_ns", "max_ns", "wait_ns", "data_ns", "samples"),
+    "typical_sum_ns",
 )
 N_KEPT: Final = 256
 """The number of steps that a reader keeps of each process."""
 
 _HEADER: Final = struct.Struct("<8sII")
-_STEP_BYTES, _MINUTE_BYTES = 8 * len(STEP_FIELDS), 8 * len(MINUTE_FIELDS)
-_MINUTES_AT: Final = HEADER_BYTES + N_STEPS * _STEP_BYTES
+_STEP_BYTES, _PERIOD_BYTES = 8 * len(STEP_FIELDS), 8 * len(PERIOD_FIELDS)
+_PERIODS_AT: Final = HEADER_BYTES + N_STEPS * _STEP_BYTES
 _MAX_FILES: Final = 20_000
 _MAX_NODE_BYTES: Final = 1 << 20
 _LOST_NS: Final = 5_000_000_000
@@ -53,6 +56,8 @@ class Header(msgspec.Struct, frozen=True):
     ``started_ns`` is ns since 1970, like ``offset_ns`` plus a monotonic time. ``pending`` is the
     oldest incomplete collective: (operator, start, number of incomplete calls).
     ``is_wait_unknown``: the time in which the process waits for other ranks is not measured.
+    ``is_always``: of ``record --always``, whose hooks measure only steps and data loading.
+    ``core_wait_ns``: for how long the training thread has waited for a core since it began.
     ``capture`` is the state of the last capture. ``metrics``: name → (value, step); the value is
     None if it is not finite.
     ``ended`` is "", "finished", or "failed".
@@ -76,7 +81,9 @@ class Header(msgspec.Struct, frozen=True):
     phase_since_ns: int = 0
     pending: tuple[str, int, int] | None = None
     is_wait_unknown: bool = False
+    is_always: bool = False
     cpu_ns: int = 0
+    core_wait_ns: int | None = None
     memory_bytes: int | None = None
     device_bytes: tuple[int, int] | None = None
     metrics: dict[str, tuple[float | None, int]] = {}
@@ -108,6 +115,8 @@ class Process:
 
     ``steps`` are the last `N_KEPT` steps at most, with the columns `STEP_FIELDS`. ``cpu_ratio`` is
     the number of CPU cores that the process used between two headers; None where it is unknown.
+    ``core_wait_ratio``: the share of the time between two headers in which the training thread was
+    ready and waited for a core; 0 where it is unknown.
     ``is_active``: the process did work between two headers, although it may not have ended a step.
     """
 
@@ -117,6 +126,7 @@ class Process:
     steps: Rows = field(default_factory=lambda: np.empty((0, len(STEP_FIELDS)), np.int64))
     cpu_ratio: float | None = None
     is_active: bool = False
+    core_wait_ratio: float = 0.0
     _seen_s: float = 0.0
 
     def column(self, name: str) -> Rows:
@@ -172,6 +182,9 @@ class Process:
             elapsed_ns = header.now_ns - before.now_ns
             self.is_active = header.n_events != before.n_events
             self.cpu_ratio = (header.cpu_ns - before.cpu_ns) / elapsed_ns if elapsed_ns else None
+            waits = header.core_wait_ns, before.core_wait_ns
+            if elapsed_ns > 0 and waits[0] is not None and waits[1] is not None:
+                self.core_wait_ratio = min(max((waits[0] - waits[1]) / elapsed_ns, 0.0), 1.0)
         self.header = header
 
 
@@ -211,19 +224,24 @@ def read_header(data: bytes, path: Path) -> Header:
     raise TraceError(f"{path}: not a live status, or damaged")
 
 
-def read_minutes(path: Path) -> Rows:
-    """Return the minutes of a status file, oldest first, with the columns `MINUTE_FIELDS`.
+def read_periods(path: Path, seconds: int = 60) -> Rows:
+    """Return the sums of each minute (or hour, day) of a status file, oldest first.
+
+    The columns are `PERIOD_FIELDS`. Records that are damaged are left out.
 
     Raises:
         OSError: the file cannot be read.
     """
+    sizes = dict(PERIODS)
+    before = sum(n_records for period_s, n_records in PERIODS if period_s < seconds)
     with path.open("rb") as file:
-        file.seek(_MINUTES_AT)
-        data = file.read(N_MINUTES * _MINUTE_BYTES)
-    data = data[: len(data) // _MINUTE_BYTES * _MINUTE_BYTES]
-    rows: Rows = np.frombuffer(data, "<i8").reshape(-1, len(MINUTE_FIELDS)).astype(np.int64)
-    rows = rows[(rows[:, 0] > 0) & (rows[:, 1] > 0)]
-    ordered: Rows = rows[np.argsort(rows[:, 0])]
+        file.seek(_PERIODS_AT + before * _PERIOD_BYTES)
+        data = file.read(sizes[seconds] * _PERIOD_BYTES)
+    data = data[: len(data) // _PERIOD_BYTES * _PERIOD_BYTES]
+    rows: Rows = np.frombuffer(data, "<i8").reshape(-1, len(PERIOD_FIELDS)).astype(np.int64)
+    is_valid = rows[:, 0] % sizes[seconds] == np.arange(len(rows))
+    is_valid &= (rows[:, 0] > 0) & (rows[:, 1] > 0) & (rows >= 0).all(axis=1)
+    ordered: Rows = rows[is_valid][np.argsort(rows[is_valid, 0])]
     return ordered
 
 

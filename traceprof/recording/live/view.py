@@ -261,6 +261,11 @@ def find_straggler(processes: Sequence[Process]) -> tuple[Straggler | None, str]
     ranked = [process for process in processes if process.header.rank is not None]
     if len(ranked) < 2:
         return None, ""
+    if any(process.header.is_always for process in ranked):
+        return None, (
+            "Ranks are not compared: `record --always` does not measure waiting. Use "
+            "`record --live` to compare them."
+        )
     if any(process.header.is_wait_unknown for process in ranked):
         return None, (
             "Ranks are not compared: with NCCL the CPU does not wait in collectives. Run "

@@ -202,6 +202,11 @@ def _throttling(nvml: Any, gpu: Any) -> Metrics:
     return {"throttled_by_power": by_power, "throttled_by_heat": by_heat}
 
 
+def _temperature(nvml: Any, gpu: Any) -> Metrics:
+    celsius = nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+    return {"temperature_celsius": celsius}
+
+
 def _pcie_link(nvml: Any, gpu: Any) -> Metrics:
     generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)
     return {"pcie_generation": generation, "pcie_lanes": nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)}
@@ -216,6 +221,7 @@ _STATE: Final[tuple[ReadOfGpu, ...]] = (
     lambda nvml, gpu: {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)},
     lambda nvml, gpu: {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)},
     _throttling,
+    _temperature,
     _pcie_link,
 )
 _READS: Final = (

@@ -28,40 +28,54 @@ _marked_counts = {}  # counter -> its last recorded value
 def install_optimizer(torch):
     """Wrap the methods of every optimizer class that the program uses."""
     is_compiling = get_is_compiling(torch)
-    optimizer = torch.optim.Optimizer
-    original = optimizer.__init__
-
-    @functools.wraps(original)
-    def __init__(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        _wrap_optimizer(self, is_compiling)
-
-    replace(optimizer, "__init__", __init__)
-    for owner in (optimizer, torch.nn.Module):
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
         replace(owner, "zero_grad", _wrap_method(owner.zero_grad, "zero_grad", is_compiling))
-    for instance in _find_instances(optimizer):
-        _wrap_optimizer(instance, is_compiling)
+    wrap_steps(torch, _wrap_step, _wrap_zero_grad)
     scaler = find_grad_scaler("step")
     if scaler is not None:
         replace(scaler, "step", _wrap_scaler_step(scaler.step))
 
 
-def _wrap_optimizer(optimizer, is_compiling):
-    """Wrap the methods of an optimizer's class and instance that are not wrapped, and number it."""
+def wrap_steps(torch, wrap, wrap_others=lambda _cls, _is_compiling: None):
+    """Wrap ``step`` of every optimizer class with ``wrap(step, is_compiling)``."""
+    is_compiling = get_is_compiling(torch)
+    optimizer = torch.optim.Optimizer
+    original = optimizer.__init__
+
+    def prepare(instance):
+        wrap_others(type(instance), is_compiling)
+        _wrap_optimizer(instance, wrap, is_compiling)
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        prepare(self)
+
+    replace(optimizer, "__init__", __init__)
+    for instance in _find_instances(optimizer):
+        prepare(instance)
+
+
+def _wrap_optimizer(optimizer, wrap, is_compiling):
+    """Wrap ``step`` of an optimizer's class and instance unless it is wrapped, and number it."""
     cls = type(optimizer)
     if cls.step not in _wrappers:
-        replace(cls, "step", _wrap_step(cls.step, is_compiling))
-    if cls.zero_grad not in _wrappers:  # a subclass overrides it
-        replace(cls, "zero_grad", _wrap_method(cls.zero_grad, "zero_grad", is_compiling))
+        replace(cls, "step", wrap(cls.step, is_compiling))
     if "step" in vars(optimizer):
-        _wrap_instance_step(optimizer, is_compiling)
+        _wrap_instance_step(optimizer, wrap, is_compiling)
     steps.add_optimizer(_get_number(optimizer))
 
 
-def _wrap_instance_step(optimizer, is_compiling):
+def _wrap_zero_grad(cls, is_compiling):
+    """Wrap ``zero_grad`` of a class that overrides it."""
+    if cls.zero_grad not in _wrappers:
+        replace(cls, "zero_grad", _wrap_method(cls.zero_grad, "zero_grad", is_compiling))
+
+
+def _wrap_instance_step(optimizer, wrap, is_compiling):
     """Wrap a ``step`` that a scheduler set on the optimizer; it calls the class's earlier step."""
     original = vars(optimizer)["step"]
-    recorded = _wrap_step(lambda _self, *args, **kwargs: original(*args, **kwargs), is_compiling)
+    recorded = wrap(lambda _self, *args, **kwargs: original(*args, **kwargs), is_compiling)
 
     @functools.wraps(original)
     def step(*args, **kwargs):
@@ -162,7 +176,7 @@ def _wrap_step(original, is_compiling):
             steps.end_optimizer(number, is_done)
         return result
 
-    return _copy_attributes(method, original)
+    return copy_attributes(method, original)
 
 
 def _wrap_method(original, name, is_compiling):
@@ -180,10 +194,10 @@ def _wrap_method(original, name, is_compiling):
             emitter.pop()
             hook_rollouts.end_training()
 
-    return _copy_attributes(method, original)
+    return copy_attributes(method, original)
 
 
-def _copy_attributes(method, original):
+def copy_attributes(method, original):
     """Give ``method`` the name and documentation of ``original``, and mark it as a wrapper."""
     for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(method, attribute, getattr(original, attribute))

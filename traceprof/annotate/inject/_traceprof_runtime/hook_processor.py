@@ -20,8 +20,8 @@ def install_processor(_torch):
 
 
 def _mark_times(_number):
-    if not session.active:
-        return
+    if not session.active or not session.is_capturing():
+        return  # reading the file takes longer than all other hooks of a short step
     times_ns = _read_times_ns()
     if times_ns is not None:
         emitter = session.emitter()

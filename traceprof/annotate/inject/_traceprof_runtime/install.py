@@ -34,6 +34,7 @@ _HOOKS = (  # (name in TRACEPROF_DISABLE, module with the function install_NAME)
     ("trying", "trying"),
     ("live", "live_capture"),
 )
+_ALWAYS_HOOKS = (("boundaries", "hook_boundaries"), ("live", "live_capture"))
 
 
 def _finish():
@@ -52,7 +53,7 @@ def install_hooks(torch):
     session.at_end(_finish)
     if settings.CHANGES:
         importlib.import_module(".changes", __package__).install_changes(torch)
-    for name, module in _HOOKS:
+    for name, module in _ALWAYS_HOOKS if settings.ALWAYS else _HOOKS:
         if name in settings.DISABLED:
             continue
         try:

@@ -7,12 +7,13 @@ size of `N_BYTES`:
 
 - `HEADER_BYTES`: `MAGIC`, the length and the CRC of the text, and the text: JSON, see `_status`
 - `N_STEPS` records of `STEP`: the last steps; step i is in slot i % `N_STEPS`
-- `N_MINUTES` records of `MINUTE`: sums of the steps of each minute; minute m is in slot
-  m % `N_MINUTES`
+- sums of the steps of minutes, hours, and days: see `live_periods`
 
-The header is written last: every step that it counts is in the file.
+The header is written last: every step that it counts is in the file. The periods follow the clock
+of the start of the process; a clock that is set later does not move them.
 """
 
+import collections
 import itertools
 import json
 import os
@@ -24,23 +25,20 @@ import time
 import zlib
 from time import monotonic_ns
 
-from . import clock, process_record, session, steps
+from . import clock, live_periods, process_record, session, settings, steps
 from .identity import identity
 from .spool import start_thread
 
-MAGIC, VERSION = b"TPLIVE01", 1
-HEADER_BYTES, N_STEPS, N_MINUTES = 8192, 1024, 1440
+MAGIC, VERSION = b"TPLIVE02", 2
+HEADER_BYTES, N_STEPS = 8192, 1024
 HEADER = struct.Struct("<8sII")  # magic, length of the text, CRC of the text
 # index, number, end (monotonic), duration, data, forward, backward, optimizer, waiting for other
 # ranks, samples, number of collectives, evaluation; times in ns
 STEP = struct.Struct("<12q")
-# minute (since 1970), number of steps, sum, shortest, longest, waiting, data, samples
-MINUTE = struct.Struct("<8q")
-STEPS_AT, MINUTES_AT = HEADER_BYTES, HEADER_BYTES + N_STEPS * STEP.size
-N_BYTES = MINUTES_AT + N_MINUTES * MINUTE.size
+STEPS_AT, PERIODS_AT = HEADER_BYTES, HEADER_BYTES + N_STEPS * STEP.size
+N_BYTES = PERIODS_AT + live_periods.N_BYTES
 
 _PERIOD_S = 0.5
-_MINUTE_NS = 60000000000
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION = range(5)
 _PHASES = {
     "data": _DATA,
@@ -53,7 +51,6 @@ _ASYNC = "comm.async:"
 _METRIC = "metric:"
 _HOOK_METRICS = "metric:thread_cpu"  # of hook_processor, not of the program
 _STALL_NS, _STALL_STEPS = 2000000000, 5  # a stack is written after both times
-_N_MEDIAN_STEPS = 51
 _MAX_FRAMES, _MAX_FRAME_LENGTH, _MAX_METRICS, _MAX_NAME_LENGTH = 30, 160, 16, 60
 
 
@@ -62,16 +59,19 @@ class LiveEmitter:
 
     def __init__(self):
         self.ring = bytearray(N_STEPS * STEP.size)
+        self.rows = collections.deque(maxlen=N_STEPS)  # steps of `hook_boundaries`, not taken yet
         self.on_first_step = lambda: None
         self.clear()
 
     def clear(self):
         """Forget all steps: this process is new, or was forked."""
+        self.rows.clear()
         self.n_steps = self.n_events = self.n_samples = 0
         self.pending = {}  # token -> (operator, start) of collectives that are not complete
         self.metrics = {}
-        self.is_wait_unknown = False  # NCCL: the host does not wait for other ranks
-        self.training_thread = None
+        # With NCCL, the host does not wait for other ranks.
+        self.is_wait_unknown = settings.ALWAYS
+        self.training_thread = self.training_id = None
         self.training_stack = []
         self.last_step_ns = monotonic_ns()
         self._local = threading.local()
@@ -173,15 +173,38 @@ class LiveEmitter:
 
     def _begin_step(self):
         """Begin a step: times between steps, for example of an evaluation, do not count."""
-        if self.training_thread is None:
-            self.on_first_step()
-        self.training_thread = threading.get_ident()
+        self.begin_training()
         self.training_stack = self._local.__dict__.setdefault("stack", [])
         with self._lock:
             self._previous_start_ns = self._start_ns
             self._start_ns = monotonic_ns()
             self._times = [0] * len(_PHASES)
             self._step_samples = self._wait_ns = self._n_calls = 0
+
+    def begin_training(self):
+        """Note that this thread trains."""
+        if self.training_thread is None:
+            self.training_id = threading.get_native_id()
+            self.on_first_step()
+        self.training_thread = threading.get_ident()
+
+    def take_rows(self):
+        """Add the steps of `hook_boundaries` to the ring, of which it knows few times."""
+        rows = self.rows
+        if steps.is_explicit():
+            rows.clear()  # the program marks its steps
+        index, number, ring, size = self.n_steps, steps.number, self.ring, STEP.size
+        for _ in range(len(rows)):
+            start_ns, end_ns, data_ns, n_samples = rows.popleft()
+            times = end_ns, end_ns - start_ns, data_ns
+            at = index % N_STEPS * size
+            STEP.pack_into(ring, at, index, number, *times, 0, 0, 0, 0, n_samples, 0, 0)
+            index += 1
+            number += 1
+            self.n_samples += n_samples
+            self.last_step_ns = end_ns
+        self.n_events += index - self.n_steps
+        self.n_steps, steps.number = index, number
 
     def at_step(self, number):
         """Record the step that ended before the step with this number."""
@@ -206,7 +229,7 @@ class Status:
     """Writes the status file of this process; see the description of this module."""
 
     def __init__(self, emitter, directory):
-        self._emitter = emitter
+        self.emitter = emitter
         self._directory = directory
         self.capture = {}  # the state of the last requested capture
         self.poll = None  # called by the thread before each write
@@ -215,9 +238,8 @@ class Status:
     def _clear(self):
         self._is_over = threading.Event()
         self._thread = None
-        self._n_written = self._n_errors = 0
-        self._minutes = {}  # minute -> sums
-        self._median_ns = 0
+        self._n_written = self._n_added = self._n_errors = 0
+        self.periods = live_periods.Sums()
         self._rank = (None, None)
         self._started_ns = clock.time_ns()
         self.ended = ""
@@ -229,7 +251,7 @@ class Status:
 
     def restart(self):
         """Begin again in a forked process that trains."""
-        self._emitter.clear()
+        self.emitter.clear()
         self._clear()
 
     def _run(self):
@@ -254,10 +276,17 @@ class Status:
             self._n_errors += 1
 
     def _write(self):
-        n_steps = self._emitter.n_steps
+        self.emitter.take_rows()
+        n_steps = self.emitter.n_steps
         # A collective of the last step may be completed after the step: write that step again.
         first = max(self._n_written - 1, n_steps - N_STEPS, 0)
-        ring = bytes(self._emitter.ring)
+        ring = bytes(self.emitter.ring)
+        rows = range(max(self._n_added, n_steps - N_STEPS), n_steps)
+        self.periods.add(
+            [STEP.unpack_from(ring, index % N_STEPS * STEP.size) for index in rows],
+            clock._OFFSET_NS,
+        )
+        self._n_added = n_steps
         path = os.path.join(self._directory, "status." + identity())
         mode = "r+b" if os.path.exists(path) else "w+b"
         with open(path, mode, buffering=0) as file:
@@ -265,45 +294,22 @@ class Status:
                 offset = index * STEP.size
                 file.seek(STEPS_AT + offset)
                 file.write(ring[offset : offset + size * STEP.size])
-            for minute in self._add_to_minutes(ring, max(first, self._n_written), n_steps):
-                file.seek(MINUTES_AT + minute % N_MINUTES * MINUTE.size)
-                file.write(MINUTE.pack(minute, *self._minutes[minute]))
+            for offset, record in self.periods.records():
+                file.seek(PERIODS_AT + offset)
+                file.write(record)
             file.seek(0)
             file.write(encode(self._status(n_steps)))
             if mode == "w+b":
                 file.truncate(N_BYTES)
         self._n_written = n_steps
-
-    def _add_to_minutes(self, ring, first, end):
-        """Add the steps ``first`` to ``end`` to their minutes; return the changed minutes."""
-        changed = set()
-        durations = []
-        for index in range(first, end):
-            step = STEP.unpack_from(ring, index % N_STEPS * STEP.size)
-            end_ns, duration, data, wait, samples = step[2], step[3], step[4], step[8], step[9]
-            minute = (end_ns + clock._OFFSET_NS) // _MINUTE_NS
-            sums = self._minutes.setdefault(minute, [0, 0, duration, duration, 0, 0, 0])
-            sums[0] += 1
-            sums[1] += duration
-            sums[2], sums[3] = min(sums[2], duration), max(sums[3], duration)
-            sums[4] += wait
-            sums[5] += data
-            sums[6] += samples
-            changed.add(minute)
-            durations.append(duration)
-        if durations:
-            durations = sorted(durations[-_N_MEDIAN_STEPS:])
-            self._median_ns = durations[len(durations) // 2]
-        for minute in sorted(self._minutes)[:-2]:
-            del self._minutes[minute]  # complete, and in the file
-        return changed
+        self.periods.note_written()
 
     def _status(self, n_steps):
         """Return the text of the header as a dictionary; times are monotonic unless noted."""
-        emitter, now = self._emitter, monotonic_ns()
+        emitter, now = self.emitter, monotonic_ns()
         stack = list(emitter.training_stack)
         quiet_ns = now - emitter.last_step_ns
-        is_quiet = quiet_ns > max(_STALL_NS, _STALL_STEPS * self._median_ns)
+        is_quiet = quiet_ns > max(_STALL_NS, _STALL_STEPS * self.periods.median_ns)
         pending = sorted(emitter.pending.copy().values(), key=lambda call: call[1])
         rank, world_size = self._rank = find_rank(*self._rank)
         status = {
@@ -325,7 +331,9 @@ class Status:
             "phase_since_ns": stack[-1][1] if stack else 0,
             "pending": [str(pending[0][0]), pending[0][1], len(pending)] if pending else None,
             "is_wait_unknown": emitter.is_wait_unknown,
+            "is_always": settings.ALWAYS,
             "cpu_ns": time.process_time_ns(),
+            "core_wait_ns": _core_wait_ns(emitter.training_id),
             "memory_bytes": _resident_bytes(),
             "device_bytes": _device_bytes(),
             "metrics": dict(emitter.metrics),
@@ -383,6 +391,16 @@ def stack_of(thread):
             calls.append(("%s:%d %s" % (file, frame.f_lineno, code.co_name))[:_MAX_FRAME_LENGTH])
         frame = frame.f_back
     return calls
+
+
+def _core_wait_ns(thread_id):
+    """Return for how long a thread has waited for a core; None where the system does not count."""
+    try:
+        with open("/proc/self/task/%s/schedstat" % thread_id) as file:
+            running_ns, waiting_ns = map(int, file.read().split()[:2])
+    except (OSError, ValueError):
+        return None
+    return waiting_ns if running_ns else None
 
 
 def _resident_bytes():

@@ -143,8 +143,9 @@ def begin():
     global captures
     live.begin(settings.DIRECTORY)
     captures = Captures(live.status, settings.DIRECTORY)
-    live.status.poll = captures.poll
-    steps.on_boundary(captures.at_step)
+    if not settings.ALWAYS:  # its hooks are too few for a capture
+        live.status.poll = captures.poll
+        steps.on_boundary(captures.at_step)
     session.in_new_process(captures.forget)
     session.at_end(_close_without_torch)
 
@@ -154,7 +155,8 @@ def install_live(torch):
     global _has_torch
     if settings.LIVE:
         _has_torch = True
-        captures.install(torch)
+        if not settings.ALWAYS:
+            captures.install(torch)
         session.at_end(_close)  # after the last step is closed
 
 

@@ -14,6 +14,8 @@ FLOPS = bool(os.environ.get("TRACEPROF_FLOPS"))  # whether to count the FLOPs of
 DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
 DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
 LIVE = bool(os.environ.get("TRACEPROF_LIVE"))  # write the live status; capture on request
+# Write the live status and its history with few hooks; the user's definition of steps needs all.
+ALWAYS = bool(os.environ.get("TRACEPROF_ALWAYS")) and not STEP_FROM
 MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # limit per process; 0: no limit
 
 

@@ -57,7 +57,7 @@ def begin_fetch(may_train):
     """
     global _has_batch
     _counts["fetches"] += 1
-    if _is_other_thread():
+    if is_other_thread():
         return
     _notify_watchers()
     if _is_step_complete or _step_from == LOADER or _were_gradients_reset():
@@ -71,7 +71,7 @@ def begin_fetch(may_train):
 def end_fetch():
     """Note that a batch has been fetched."""
     global _n_calls_at_batch
-    if _step_from == LOADER and not _is_other_thread():
+    if _step_from == LOADER and not is_other_thread():
         _n_calls_at_batch = _count_training_calls()
         open_step()
 
@@ -86,7 +86,7 @@ def end_batches():
 def begin_forward(may_train):
     """Note that a forward pass starts; ``may_train``: a backward pass may follow."""
     _counts["forward passes"] += 1
-    if _is_other_thread():
+    if is_other_thread():
         return
     if not may_train or _step_from not in _BEGIN_WITH_PASS:  # otherwise a step begins now
         _notify_watchers()
@@ -102,13 +102,13 @@ def begin_forward(may_train):
 
 def end_forward():
     """Note that a training or evaluation forward pass is over."""
-    if _step_from == FORWARD and not _is_other_thread():
+    if _step_from == FORWARD and not is_other_thread():
         close_step()
 
 
 def note_work():
     """Note work outside modules, for example the replay of a CUDA graph."""
-    if not _is_other_thread():
+    if not is_other_thread():
         _notify_watchers()
 
 
@@ -123,7 +123,7 @@ def begin_backward(adds=False):
     _counts["backward passes"] += 1
     if _training_thread is None:
         _training_thread = threading.get_ident()
-    if _is_other_thread():
+    if is_other_thread():
         return
     _notify_watchers()
     if not adds and gradients.keeps_step_open() and not _n_open_calls:
@@ -135,7 +135,7 @@ def begin_backward(adds=False):
 def end_backward():
     """Note that a backward pass is over, and end the step if the pass completes it."""
     global _n_open_calls, _n_backward_passes, _is_step_complete
-    if _is_other_thread() or not _n_open_calls:
+    if is_other_thread() or not _n_open_calls:
         return
     _n_open_calls -= 1
     if _step_from == BACKWARD:
@@ -157,7 +157,7 @@ def begin_optimizer(optimizer):
     _counts["optimizer steps"] += 1
     if not turns.have_stepped:
         _training_thread = threading.get_ident()
-    if _is_other_thread():
+    if is_other_thread():
         return
     if not (_n_open_calls or _only_optimizer) and optimizer in turns.stepped and not _holds_batch():
         close_step()  # a second turn: the previous step should have ended earlier
@@ -169,7 +169,7 @@ def begin_optimizer(optimizer):
 def end_optimizer(optimizer, is_done=True):
     """Note that an optimizer's step returned; ``is_done`` is False if it raised."""
     global _n_open_calls, _is_step_complete
-    if _is_other_thread() or not _n_open_calls:
+    if is_other_thread() or not _n_open_calls:
         return
     _n_open_calls -= 1
     if not is_done or _step_from not in ("", OPTIMIZER):
@@ -223,6 +223,17 @@ def begin_explicit(explicit_number, has_samples):
         number = explicit_number
     _announce_first()
     return number
+
+
+def claim_thread():
+    """Note that the current thread trains."""
+    global _training_thread
+    _training_thread = threading.get_ident()
+
+
+def is_explicit():
+    """Return whether the program marks its steps."""
+    return _is_explicit
 
 
 def summary():
@@ -294,7 +305,7 @@ def _were_gradients_reset():
     )
 
 
-def _is_other_thread():
+def is_other_thread():
     """Return whether the current thread is not the training thread."""
     global _training_thread
     this_thread = threading.get_ident()
