@@ -1,7 +1,7 @@
 """Server of the Model Context Protocol: AI assistants query the traces in the given folders.
 
-The server only reads. Its answers are the text of the command line, limited in length. It opens
-only paths inside the folders that the user named at start.
+The server only reads. It opens only paths inside the folders that the user named at start.
+`traceprof.mcp_replies` limits the length of the answers.
 """
 
 from __future__ import annotations
@@ -9,24 +9,37 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp_types import CallToolResult, ToolAnnotations
+from pydantic import Field
 
 from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.explaining import explain as explained
 from traceprof.errors import TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.files import files_of
+from traceprof.mcp_replies import (
+    DEFAULT_TOKENS,
+    MAX_TOKENS,
+    MIN_TOKENS,
+    Answer,
+    Reply,
+    findings_of,
+    table_of_rows,
+    tables_of_document,
+    with_short_names,
+)
 from traceprof.measures import names_shown, nouns
 from traceprof.query.engine import Limits
+from traceprof.render.briefing import findings_for_people, head_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Answered, Options, render
-from traceprof.render.rows_text import QUERY_FORMS, schema_text
+from traceprof.render.rows_text import QUERY_FORMS
 from traceprof.render.text.contents import render_contents
 from traceprof.session.answer import answer, page
 from traceprof.session.contents import describe
@@ -35,11 +48,11 @@ from traceprof.session.querying import query, views
 from traceprof.session.run import Run, open_run
 from traceprof.version import __version__
 
-MAX_CHARACTERS: Final = 30_000
-"""Limit of one answer in characters, about 8,000 tokens. A longer answer is cut and says so."""
 _MAX_ROWS: Final = 200
 _MAX_FILES: Final = 200
 _WIDTH: Final = 100
+_TABLE_WIDTH: Final = 150
+"""Kernel names stay readable at this width."""
 _MAX_QUERY_S: Final = 30.0
 _MAX_QUERY_BYTES: Final = 1 << 30
 _MAX_ARGUMENT_CHARACTERS_BY_NAME: Final = {"sql": 100_000}
@@ -51,9 +64,67 @@ Analyze recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler,
 First call `info` without a trace to list the traces. Then call `page` to see where the time goes
 and what would fix it. `tables` and `query` return the numbers behind the page. `explain` breaks
 down why a step was slow. `compare` compares two traces.
-Windows: steady, step:3..5, 12ms..30ms, range:NAME, all.
+Findings have an id: cite it. Column names end with the unit (_ns, _bytes, _ratio).
 Data that was not recorded is not zero. The answers list missing data: report it to the user.
 """
+
+
+def _one_of(names: Iterable[str]) -> dict[str, Any]:
+    """Return the schema of an optional name. The tool checks the name, and suggests another."""
+    return {"enum": ["", *names]}
+
+
+_NOUNS: Final = nouns()
+_WAYS: Final = sorted({entry.way for entries in _NOUNS.values() for entry in entries if entry.way})
+_WINDOW: Final = (
+    "The analyzed part: steady (steps after warm-up), all, step:3..5, 12ms..30ms, 30%..50%, or "
+    "range:NAME. Default: "
+)
+Trace: TypeAlias = Annotated[
+    str, Field(description="Path of a trace, or of a folder with one trace per rank, from `info`.")
+]
+Base: TypeAlias = Annotated[str, Field(description="The trace or run before the change.")]
+New: TypeAlias = Annotated[str, Field(description="The trace or run after the change.")]
+Window: TypeAlias = Annotated[
+    str, Field(description=f"{_WINDOW}steady; for `query`, all.", examples=["step:3..5", "all"])
+]
+Noun: TypeAlias = Annotated[
+    str, Field(description="Name of the table.", json_schema_extra=_one_of(_NOUNS))
+]
+Way: TypeAlias = Annotated[
+    str,
+    Field(
+        description="Grouping of the table. `tables` without a noun lists the groupings of each.",
+        json_schema_extra=_one_of(_WAYS),
+    ),
+]
+Step: TypeAlias = Annotated[
+    str, Field(description="The step or window to explain: slowest, step:37, or a window.")
+]
+Against: TypeAlias = Annotated[
+    str, Field(description="The step to compare with. Default: the step of median duration.")
+]
+Sql: TypeAlias = Annotated[
+    str,
+    Field(description="One SELECT in SQLite syntax. Times are in ns, sizes in bytes."),
+]
+Rows: TypeAlias = Annotated[
+    int,
+    Field(
+        description=f"Maximum number of rows, 1 to {_MAX_ROWS}.",
+        json_schema_extra={"minimum": 1, "maximum": _MAX_ROWS},
+    ),
+]
+FullNames: TypeAlias = Annotated[
+    bool, Field(description="Do not shorten names. Kernel names can have thousands of characters.")
+]
+MaxTokens: TypeAlias = Annotated[
+    int,
+    Field(
+        description=f"Approximate length limit of the answer, {MIN_TOKENS} to {MAX_TOKENS} tokens.",
+        json_schema_extra={"minimum": MIN_TOKENS, "maximum": MAX_TOKENS},
+    ),
+]
 
 
 class Folders:
@@ -119,64 +190,89 @@ class Tools:
     def _run(self, trace: str, window: str | None = None) -> Run:
         return open_run([self._folders.path(trace)]).within(window or None)
 
-    def info(self, trace: str = "") -> str:
+    def info(self, trace: Trace = "") -> Reply:
         """List the contents of a trace or run: profiler, machines, ranks, event counts.
 
         Without a trace, list the available files.
         """
         if trace:
             contents = describe([self._folders.path(trace)], Opening())
-            return render_contents(contents, Options(width=_WIDTH, is_whole=True))
+            return Reply(render_contents(contents, Options(width=_WIDTH)))
         names = list(self._folders.listed())
         more = len(names) - _MAX_FILES
         lines = [*names[:_MAX_FILES], *([f"… {more} more"] if more > 0 else [])]
-        return "\n".join(lines) or f"no traces found in {self._folders}"
+        return Reply("\n".join(lines) or f"no traces found in {self._folders}")
 
-    def page(self, trace: str, window: str = "") -> str:
-        """Report where the step time goes and what would fix it (as `traceprof analyze` does)."""
-        return _rendered(page(self._run(trace, window)))
+    def page(self, trace: Trace, window: Window = "") -> Reply:
+        """Report where the step time goes and what would fix it, with the ids of the findings."""
+        found = page(self._run(trace, window))
+        result = found.results.get("findings")
+        rows = [] if result is None else findings_for_people(result)
+        return Reply(_rendered(found), findings=findings_of(rows, ("id", "title", "saving_ns")))
 
-    def findings(self, trace: str, window: str = "", rows: int = 10) -> str:
+    def findings(self, trace: Trace, window: Window = "", rows: Rows = 10) -> Reply:
         """List ranked advice: evidence, what to do, the saving, and when it does not apply."""
-        return _rendered(answer(self._run(trace, window), ["findings"], strict=True), rows)
+        limit = _checked_row_limit(rows)
+        found = answer(self._run(trace, window), ["findings"], strict=True)
+        shown = findings_for_people(found.results["findings"])
+        listed = findings_of(shown[:limit])
+        return Reply(_remarks(found), _rendered(found, limit), listed, is_cut=len(shown) > limit)
 
     def tables(
-        self, trace: str = "", noun: str = "", by: str = "", window: str = "", rows: int = 20
-    ) -> str:
-        """Return one table as Markdown, such as kernels by class or collectives by caller.
+        self,
+        trace: Trace = "",
+        noun: Noun = "",
+        by: Way = "",
+        window: Window = "",
+        rows: Rows = 20,
+        full_names: FullNames = False,
+    ) -> Reply:
+        """Return one table, such as kernels by class or collectives by caller.
 
         Without a noun, list the available tables and their groupings.
         """
         if not noun:
-            return "\n".join(_table_list())
-        names = names_shown(noun, by or None)
-        found = answer(self._run(trace, window), names, strict=True)
-        return render("markdown", found, Options(rows=_checked_row_limit(rows)))
+            return Reply("\n".join(_table_list()))
+        limit = _checked_row_limit(rows)
+        found = answer(self._run(trace, window), names_shown(noun, by or None), strict=True)
+        tables = tables_of_document(found, limit, full_names=full_names)
+        options = Options(limit, _TABLE_WIDTH, is_whole=full_names, has_full_names=full_names)
+        return Reply(_remarks(found), render("text", found, options), tables=tables)
 
-    def explain(self, trace: str, step: str = "slowest", against: str = "") -> str:
-        """Break down why a step ("step:37", or "slowest") was slower than a typical step."""
-        return _rendered(explained(self._run(trace), step, against or None))
+    def explain(self, trace: Trace, step: Step = "slowest", against: Against = "") -> Reply:
+        """Break down why a step was slower than a typical step."""
+        found = explained(self._run(trace), step, against or None)
+        return Reply(_remarks(found), _rendered(found), tables=tables_of_document(found, 10))
 
-    def compare(self, base: str, new: str, window: str = "") -> str:
+    def compare(self, base: Base, new: New, window: Window = "") -> Reply:
         """Compare two traces or runs, and test whether the difference is significant."""
         paths = [self._folders.path(trace) for trace in (base, new)]
-        return _rendered(compare_named(paths[:1], paths[1:], window=window or None))
+        found = compare_named(paths[:1], paths[1:], window=window or None)
+        return Reply(_remarks(found), _rendered(found), tables=tables_of_document(found, 10))
 
-    def query(self, trace: str = "", sql: str = "", window: str = "all", rows: int = 50) -> str:
-        """Run one SELECT on kernels, copies, ranges, steps …; return Markdown.
+    def query(
+        self,
+        trace: Trace = "",
+        sql: Sql = "",
+        window: Window = "all",
+        rows: Rows = 50,
+        full_names: FullNames = False,
+    ) -> Reply:
+        """Run one SELECT on views such as kernels, copies, ranges, and steps.
 
         Without SQL, list the views and their columns.
         """
         if not sql:
-            return schema_text(views())
+            return Reply("\n".join(f"{view.name}: {', '.join(view.names)}" for view in views()))
         limit = _checked_row_limit(rows)
         limits = Limits(n_rows=limit, seconds=_MAX_QUERY_S, sqlite_bytes=_MAX_QUERY_BYTES)
         result = query(self._run(trace, window), sql, limits)
-        lines = [QUERY_FORMS["markdown"](result.rows, _WIDTH), *result.remarks]
-        lines += map(note_text, result.caveats.notes)
-        return "\n".join(
-            [*lines, f"only the first {limit} rows are shown"] if result.rows.is_cut else lines
-        )
+        shown = result.rows if full_names else with_short_names(result.rows)
+        remarks = [*result.remarks, *map(note_text, result.caveats.notes)]
+        if shown.is_cut:
+            remarks.append(f"only the first {limit} rows are shown")
+        text = "\n".join([QUERY_FORMS["markdown"](shown, _WIDTH), *remarks])
+        return Reply("\n".join(remarks), text, tables=[table_of_rows(shown)], is_cut=shown.is_cut)
 
 
 _TOOLS: Final = ("info", "page", "findings", "tables", "explain", "compare", "query")
@@ -195,25 +291,37 @@ def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
     annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     lock = threading.Lock()
     for name in _TOOLS:
-        function = _as_tool(getattr(tools, name), lock)
-        server.tool(annotations=annotations, structured_output=False)(function)
+        server.tool(annotations=annotations)(_as_tool(getattr(tools, name), lock))
     return server
 
 
-def _as_tool(tool: Callable[..., str], lock: threading.Lock) -> Callable[..., str]:
-    """Return ``tool`` with checked arguments, one call at a time, cut answers, and text errors."""
-    signature = inspect.signature(tool)
+def _as_tool(tool: Callable[..., Reply], lock: threading.Lock) -> Callable[..., CallToolResult]:
+    """Return ``tool`` with checked arguments, one call at a time, short answers, and text errors.
+
+    It gets a parameter ``max_tokens``.
+    """
+    signature = inspect.signature(tool, eval_str=True)
 
     @functools.wraps(tool)
-    def answered(*args: Any, **kwargs: Any) -> str:
+    def answered(*args: Any, max_tokens: int = DEFAULT_TOKENS, **kwargs: Any) -> CallToolResult:
         try:
             for name, value in signature.bind(*args, **kwargs).arguments.items():
                 _check_text(name, value)
+            if not MIN_TOKENS <= max_tokens <= MAX_TOKENS:
+                expected = f"expected {MIN_TOKENS} to {MAX_TOKENS}"
+                raise UsageError(f"max_tokens {max_tokens}: {expected}")
             with lock:
-                return _cut(tool(*args, **kwargs))
+                return tool(*args, **kwargs).within(max_tokens)
         except TraceprofError as error:
             raise ToolError(plain_text(error)) from error
 
+    limit = inspect.Parameter(
+        "max_tokens", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_TOKENS, annotation=MaxTokens
+    )
+    answered.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), limit],
+        return_annotation=Annotated[CallToolResult, Answer],
+    )
     return answered
 
 
@@ -237,8 +345,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _rendered(document: Answered, rows: int | None = None) -> str:
-    limit = None if rows is None else _checked_row_limit(rows)
-    return render("text", document, Options(rows=limit, width=_WIDTH, is_whole=True))
+    return render("text", document, Options(rows=rows, width=_WIDTH))
 
 
 def _checked_row_limit(rows: int) -> int:
@@ -252,14 +359,11 @@ def _checked_row_limit(rows: int) -> int:
     return min(rows, _MAX_ROWS)
 
 
-def _cut(text: str) -> str:
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    left_out = len(text) - MAX_CHARACTERS
-    return (
-        f"{text[:MAX_CHARACTERS]}\n… {left_out} more characters; request fewer rows or a smaller "
-        "window"
-    )
+def _remarks(document: Answered) -> str:
+    """Return the sentences above the results: window, verdict, and caveats."""
+    head = head_of(document)
+    lines = (head.title, head.where, *head.sentences, *head.warnings, *head.lost, *head.remarks)
+    return "\n".join(map(plain_text, filter(None, lines)))
 
 
 def _table_list() -> Iterator[str]:
