@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -81,4 +82,16 @@ def test_a_wheel_of_this_machine_fits_others(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         assert sum(name.endswith(".library") for name in files.namelist()) == 2
         assert not any(name.startswith(("tests", "scripts")) for name in files.namelist())
+        files.extractall(tmp_path / "in stalled")
     assert "manylinux" in run("auditwheel", "show", wheel)
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", "demo", "--no-browser"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "in stalled")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1. Layout conversions" in done.stdout
+    assert (tmp_path / "traceprof-demo" / "report.html").is_file()
