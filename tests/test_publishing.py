@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import require
+from traceprof.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 GITHUB = ROOT / ".github"
@@ -60,6 +62,23 @@ def test_the_package_says_where_it_is_from() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {"Source", "Documentation", "Changes", "Issues"} <= project["urls"].keys()
     assert all(url.startswith("https://") for url in project["urls"].values())
+
+
+def test_the_citation_and_the_man_page_have_the_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in citation
+    assert re.search(r'\ndate-released: "20\d\d-\d\d-\d\d"\n', citation)
+    assert f'"traceprof {__version__}"' in (ROOT / "docs" / "traceprof.1").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not on this machine")
+def test_the_man_page_is_typeset_without_a_warning() -> None:
+    page = ROOT / "docs" / "traceprof.1"
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "record" in done.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="auditwheel is of Linux")
