@@ -334,7 +334,7 @@ def test_findings_have_ids_and_unknown_values_are_left_out(folder: Path) -> None
     assert "" not in straggler.values() and None not in straggler.values()
     _, one = reply_of(folder, "findings", trace="slow", rows=1)
     assert one["is_cut"] is (len(advice["findings"]) > 1)
-    replies = pytest.importorskip("traceprof.mcp_replies")
+    replies = pytest.importorskip("traceprof.mcp_server.replies")
     rows = [{"rule": "host_sync", "number": number} for number in (1, 2)]
     assert replies.findings_of(rows) == [{"id": "host_sync"}, {"id": "host_sync:2"}]
 

@@ -158,11 +158,23 @@ def test_the_readme_runs_as_it_stands(
     assert "9 usual steps: median " in printed
 
 
-def test_a_program_that_uses_it_type_checks_and_runs(folder: Path) -> None:
+def test_a_program_that_uses_it_runs(folder: Path) -> None:
     assert 0 < typing_example.idle_share(folder, "steady") < 1
     assert typing_example.slow_steps(sorted(folder.iterdir())) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("checker", "options"),
+    [
+        ("mypy", ("--strict", "-p", "tests.typing_example")),
+        ("pyright", ("--pythonpath", sys.executable, "tests/typing_example.py")),
+    ],
+)
+def test_it_has_the_types_that_both_checkers_find(checker: str, options: tuple[str, ...]) -> None:
+    require(checker)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "-p", "tests.typing_example"],
+        [sys.executable, "-m", checker, *options],
         capture_output=True,
         text=True,
         cwd=ROOT,

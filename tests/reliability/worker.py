@@ -30,8 +30,8 @@ from tests.reliability import forms, oracle
 from tests.reliability.inputs import CLASSES, Question
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
-from traceprof.mcp_replies import MAX_TOKENS
 from traceprof.mcp_server import server_of
+from traceprof.mcp_server.replies import MAX_TOKENS
 from traceprof.recording.spool import read_events
 
 CPU_S: Final = 20.0

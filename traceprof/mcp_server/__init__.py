@@ -1,7 +1,7 @@
 """Server of the Model Context Protocol: AI assistants query the traces in the given folders.
 
 The server only reads. It opens only paths inside the folders that the user named at start.
-`traceprof.mcp_replies` limits the length of the answers.
+`traceprof.mcp_server.replies` limits the length of the answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.explaining import explain as explained
 from traceprof.errors import TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.files import files_of
-from traceprof.mcp_replies import (
+from traceprof.mcp_server.replies import (
     DEFAULT_TOKENS,
     MAX_TOKENS,
     MIN_TOKENS,
