@@ -26,8 +26,8 @@ from traceprof.mcp_server.replies import (
     DEFAULT_TOKENS,
     MAX_TOKENS,
     MIN_TOKENS,
-    Answer,
     Reply,
+    ReplyContent,
     findings_of,
     table_of_rows,
     tables_of_document,
@@ -320,7 +320,7 @@ def _as_tool(tool: Callable[..., Reply], lock: threading.Lock) -> Callable[..., 
     )
     answered.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*signature.parameters.values(), limit],
-        return_annotation=Annotated[CallToolResult, Answer],
+        return_annotation=Annotated[CallToolResult, ReplyContent],
     )
     return answered
 

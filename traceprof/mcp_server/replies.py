@@ -35,7 +35,7 @@ _DIGITS: Final = 6
 _CUT: Final = "… cut here: use a smaller window, fewer rows, or a larger max_tokens"
 
 
-class Finding(TypedDict, total=False):
+class ReplyFinding(TypedDict, total=False):
     """A finding: its ``id`` is the rule, and a number if the rule found several problems."""
 
     id: str
@@ -49,7 +49,7 @@ class Finding(TypedDict, total=False):
     caveat: str
 
 
-class Rows(TypedDict):
+class ReplyTable(TypedDict):
     """A table: values in the order of ``columns``; null is unknown."""
 
     name: str
@@ -58,12 +58,12 @@ class Rows(TypedDict):
     omitted_row_count: int
 
 
-class Answer(TypedDict):
+class ReplyContent(TypedDict):
     """The structured content of every tool."""
 
     text: str
-    findings: list[Finding]
-    tables: list[Rows]
+    findings: list[ReplyFinding]
+    tables: list[ReplyTable]
     is_cut: bool
 
 
@@ -73,14 +73,14 @@ class Reply:
 
     text: str
     body: str = ""
-    findings: Sequence[Finding] = ()
-    tables: Sequence[Rows] = ()
+    findings: Sequence[ReplyFinding] = ()
+    tables: Sequence[ReplyTable] = ()
     is_cut: bool = False
 
     def within(self, max_tokens: int) -> CallToolResult:
         """Return the reply with text and structured content of about ``max_tokens`` each."""
         limit = max_tokens * _CHARACTERS_PER_TOKEN
-        answer: Answer = {
+        answer: ReplyContent = {
             "text": self.text,
             "findings": list(self.findings),
             "tables": [{**table, "rows": [*table["rows"]]} for table in self.tables],
@@ -91,26 +91,28 @@ class Reply:
         return CallToolResult(content=[*content], structured_content={**answer})
 
 
-def findings_of(rows: Iterable[Row], names: Iterable[str] | None = None) -> list[Finding]:
+def findings_of(rows: Iterable[Row], names: Iterable[str] | None = None) -> list[ReplyFinding]:
     """Return findings with their known properties ``names`` (default: all), texts as sentences."""
-    wanted = tuple(Finding.__annotations__ if names is None else names)
+    wanted = tuple(ReplyFinding.__annotations__ if names is None else names)
     found = []
     for row in rows:
         number = int(row["number"])
         values = {**row, "id": row["rule"] if number == 1 else f"{row['rule']}:{number}"}
         texts = ((name, _value(Unit.TEXT, values.get(name))) for name in wanted)
         known = {name: value for name, value in texts if value not in (None, "")}
-        found.append(cast("Finding", known))
+        found.append(cast("ReplyFinding", known))
     return found
 
 
-def tables_of_document(document: Answered, n_rows: int, *, full_names: bool = False) -> list[Rows]:
+def tables_of_document(
+    document: Answered, n_rows: int, *, full_names: bool = False
+) -> list[ReplyTable]:
     """Return the first table of each result that has rows, with its first ``n_rows`` rows."""
     tables = (table_for_people(result, document.ranks) for result in document.results.values())
     return [_table(table, n_rows, full_names=full_names) for table in tables if len(table)]
 
 
-def _table(table: ShownTable, n_rows: int, *, full_names: bool) -> Rows:
+def _table(table: ShownTable, n_rows: int, *, full_names: bool) -> ReplyTable:
     columns = [column.name for column in table]
     units = [column.unit for column in table]
     rows = [
@@ -122,10 +124,10 @@ def _table(table: ShownTable, n_rows: int, *, full_names: bool) -> Rows:
     return {**found, "omitted_row_count": max(len(table) - n_rows, 0)}
 
 
-def table_of_rows(rows: QueryRows, name: str = "rows") -> Rows:
+def table_of_rows(rows: QueryRows, name: str = "rows") -> ReplyTable:
     """Return the rows of a query as a table."""
     values = [[*map(plain, row)] for row in rows.rows]
-    return Rows(name=name, columns=[*rows.columns], rows=values, omitted_row_count=0)
+    return ReplyTable(name=name, columns=[*rows.columns], rows=values, omitted_row_count=0)
 
 
 def with_short_names(rows: QueryRows) -> QueryRows:
@@ -156,7 +158,7 @@ def _value(unit: Unit, value: Any) -> Any:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
-def _shrink(answer: Answer, n_characters: int) -> None:
+def _shrink(answer: ReplyContent, n_characters: int) -> None:
     """Omit rows of the longest table, then findings, then text, until ``answer`` fits."""
     while (excess := len(json.dumps(answer, ensure_ascii=False)) - n_characters) > 0:
         answer["is_cut"] = True
