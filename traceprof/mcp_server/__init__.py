@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -49,6 +49,7 @@ from traceprof.session.run import Run, open_run
 from traceprof.version import __version__
 
 _MAX_ROWS: Final = 200
+_RANGES: Final = {"rows": (1, _MAX_ROWS), "max_tokens": (MIN_TOKENS, MAX_TOKENS)}
 _MAX_FILES: Final = 200
 _WIDTH: Final = 100
 _TABLE_WIDTH: Final = 150
@@ -69,12 +70,7 @@ Data that was not recorded is not zero. The answers list missing data: report it
 """
 
 
-def _one_of(names: Iterable[str]) -> dict[str, Any]:
-    """Return the schema of an optional name. The tool checks the name, and suggests another."""
-    return {"enum": ["", *names]}
-
-
-_NOUNS: Final = nouns()
+_NOUNS: Final = nouns()  # enums in the schema only: our errors suggest a name
 _WAYS: Final = sorted({entry.way for entries in _NOUNS.values() for entry in entries if entry.way})
 _WINDOW: Final = (
     "The analyzed part: steady (steps after warm-up), all, step:3..5, 12ms..30ms, 30%..50%, or "
@@ -89,13 +85,13 @@ Window: TypeAlias = Annotated[
     str, Field(description=f"{_WINDOW}steady; for `query`, all.", examples=["step:3..5", "all"])
 ]
 Noun: TypeAlias = Annotated[
-    str, Field(description="Name of the table.", json_schema_extra=_one_of(_NOUNS))
+    str, Field(description="Name of the table.", json_schema_extra={"enum": ["", *_NOUNS]})
 ]
 Way: TypeAlias = Annotated[
     str,
     Field(
         description="Grouping of the table. `tables` without a noun lists the groupings of each.",
-        json_schema_extra=_one_of(_WAYS),
+        json_schema_extra={"enum": ["", *_WAYS]},
     ),
 ]
 Step: TypeAlias = Annotated[
@@ -212,11 +208,10 @@ class Tools:
 
     def findings(self, trace: Trace, window: Window = "", rows: Rows = 10) -> Reply:
         """List ranked advice: evidence, what to do, the saving, and when it does not apply."""
-        limit = _checked_row_limit(rows)
         found = answer(self._run(trace, window), ["findings"], strict=True)
         shown = findings_for_people(found.results["findings"])
-        listed = findings_of(shown[:limit])
-        return Reply(_remarks(found), _rendered(found, limit), listed, is_cut=len(shown) > limit)
+        listed = findings_of(shown[:rows])
+        return Reply(_remarks(found), _rendered(found, rows), listed, is_cut=len(shown) > rows)
 
     def tables(
         self,
@@ -233,10 +228,9 @@ class Tools:
         """
         if not noun:
             return Reply("\n".join(_table_list()))
-        limit = _checked_row_limit(rows)
         found = answer(self._run(trace, window), names_shown(noun, by or None), strict=True)
-        tables = tables_of_document(found, limit, full_names=full_names)
-        options = Options(limit, _TABLE_WIDTH, is_whole=full_names, has_full_names=full_names)
+        tables = tables_of_document(found, rows, full_names=full_names)
+        options = Options(rows, _TABLE_WIDTH, is_whole=full_names, has_full_names=full_names)
         return Reply(_remarks(found), render("text", found, options), tables=tables)
 
     def explain(self, trace: Trace, step: Step = "slowest", against: Against = "") -> Reply:
@@ -264,13 +258,12 @@ class Tools:
         """
         if not sql:
             return Reply("\n".join(f"{view.name}: {', '.join(view.names)}" for view in views()))
-        limit = _checked_row_limit(rows)
-        limits = Limits(n_rows=limit, seconds=_MAX_QUERY_S, sqlite_bytes=_MAX_QUERY_BYTES)
+        limits = Limits(n_rows=rows, seconds=_MAX_QUERY_S, sqlite_bytes=_MAX_QUERY_BYTES)
         result = query(self._run(trace, window), sql, limits)
         shown = result.rows if full_names else with_short_names(result.rows)
         remarks = [*result.remarks, *map(note_text, result.caveats.notes)]
         if shown.is_cut:
-            remarks.append(f"only the first {limit} rows are shown")
+            remarks.append(f"only the first {rows} rows are shown")
         text = "\n".join([QUERY_FORMS["markdown"](shown, _WIDTH), *remarks])
         return Reply("\n".join(remarks), text, tables=[table_of_rows(shown)], is_cut=shown.is_cut)
 
@@ -305,11 +298,9 @@ def _as_tool(tool: Callable[..., Reply], lock: threading.Lock) -> Callable[..., 
     @functools.wraps(tool)
     def answered(*args: Any, max_tokens: int = DEFAULT_TOKENS, **kwargs: Any) -> CallToolResult:
         try:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
-                _check_text(name, value)
-            if not MIN_TOKENS <= max_tokens <= MAX_TOKENS:
-                expected = f"expected {MIN_TOKENS} to {MAX_TOKENS}"
-                raise UsageError(f"max_tokens {max_tokens}: {expected}")
+            given = signature.bind(*args, **kwargs).arguments
+            for name, value in {**given, "max_tokens": max_tokens}.items():
+                _check_argument(name, value)
             with lock:
                 return tool(*args, **kwargs).within(max_tokens)
         except TraceprofError as error:
@@ -325,12 +316,15 @@ def _as_tool(tool: Callable[..., Reply], lock: threading.Lock) -> Callable[..., 
     return answered
 
 
-def _check_text(name: str, value: object) -> None:
-    """Reject a text that cannot be a path, window, name, or SQL statement.
+def _check_argument(name: str, value: object) -> None:
+    """Reject a number out of range, and a text that cannot be a path, window, name, or SQL.
 
     Raises:
-        UsageError: it is too long, or contains a NUL character or half of a surrogate pair.
+        UsageError: a text is too long, or contains a NUL character or half of a surrogate pair.
     """
+    least, most = _RANGES.get(name, (0, 0))
+    if isinstance(value, int) and most and not least <= value <= most:
+        raise UsageError(f"{name} {value}: expected {least} to {most}")
     if not isinstance(value, str):
         return
     limit = _MAX_ARGUMENT_CHARACTERS_BY_NAME.get(name, _MAX_ARGUMENT_CHARACTERS)
@@ -346,17 +340,6 @@ def _check_text(name: str, value: object) -> None:
 
 def _rendered(document: Answered, rows: int | None = None) -> str:
     return render("text", document, Options(rows=rows, width=_WIDTH))
-
-
-def _checked_row_limit(rows: int) -> int:
-    """Return ``rows``, limited to `_MAX_ROWS`.
-
-    Raises:
-        UsageError: ``rows`` is below 1.
-    """
-    if rows < 1:
-        raise UsageError(f"rows {rows}: expected 1 to {_MAX_ROWS}")
-    return min(rows, _MAX_ROWS)
 
 
 def _remarks(document: Answered) -> str:

@@ -30,8 +30,6 @@ MAX_TOKENS: Final = 10_000
 _CHARACTERS_PER_TOKEN: Final = 3
 """English has about 4 characters per token; tables of numbers and kernel names have about 3."""
 _MAX_NAME_WIDTH: Final = 60
-_DIGITS: Final = 6
-"""Significant digits of means and ratios. Integers are exact."""
 _CUT: Final = "… cut here: use a smaller window, fewer rows, or a larger max_tokens"
 
 
@@ -113,13 +111,11 @@ def tables_of_document(
 
 
 def _table(table: ShownTable, n_rows: int, *, full_names: bool) -> ReplyTable:
-    columns = [column.name for column in table]
-    units = [column.unit for column in table]
     rows = [
-        tuple(_value(unit, value) for unit, value in zip(units, row.values(), strict=True))
+        tuple(_value(column.unit, value) for column, value in zip(table, row.values(), strict=True))
         for row in table.rows(n_rows)
     ]
-    shown = QueryRows(tuple(columns), rows)
+    shown = QueryRows(tuple(column.name for column in table), rows)
     found = table_of_rows(shown if full_names else with_short_names(shown), table.name)
     return {**found, "omitted_row_count": max(len(table) - n_rows, 0)}
 
@@ -151,11 +147,14 @@ def _short_column(values: Sequence[Any]) -> list[Any]:
 
 
 def _value(unit: Unit, value: Any) -> Any:
-    """Return ``value`` as JSON types; notes and lists become text without control characters."""
+    """Return ``value`` as JSON types; notes and lists become text without control characters.
+
+    Means and ratios have 6 significant digits.
+    """
     if isinstance(value, Note | tuple | list):
         value = value_text(unit, value)
     value = plain_text(value) if isinstance(value, str) else plain(value)
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _shrink(answer: ReplyContent, n_characters: int) -> None:
