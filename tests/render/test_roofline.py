@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.measures.compute.test_rates import FLOP, PRODUCT, built
-from tests.measures.compute.test_utilization import H100
-from tests.render.figures import traces_in
+from tests.measures.compute.test_utilization import H100, HALF
+from tests.render.figures import figures_in, traces_in
 from tests.running import run
 from tests.summaries import make_summary
 from traceprof.comparison import Comparison
@@ -44,7 +44,7 @@ def flops_of(found: Comparison) -> Result:
 
 def test_a_point_is_what_an_operator_reaches_below_the_roof_of_its_precision() -> None:
     drawn = traces_in(roofline_figure(run("flops", built().build()), None))
-    assert list(drawn) == ["bf16: 989.4 TFLOP/s", "bf16"]
+    assert list(drawn) == ["bf16: 989.4 TFLOP/s", "bf16", "memory-bound, no FLOPs"]
     assert drawn["bf16"]["x"] == [pytest.approx(FLOP / 6e6, rel=1e-5)]
     assert drawn["bf16"]["y"] == [400.0]
     (hover,) = drawn["bf16"]["text"]
@@ -52,6 +52,25 @@ def test_a_point_is_what_an_operator_reaches_below_the_roof_of_its_precision() -
     roof = drawn["bf16: 989.4 TFLOP/s"]
     assert roof["x"][1] == pytest.approx(989.4e12 / 3350e9, rel=1e-5)
     assert roof["y"][1:] == [989.4, 989.4]
+
+
+def test_operators_without_flops_are_at_the_rate_of_their_bytes() -> None:
+    drawn = traces_in(roofline_figure(run("flops", built().build()), None))
+    point = drawn["memory-bound, no FLOPs"]
+    edge = drawn["bf16: 989.4 TFLOP/s"]["x"][0]
+    assert point["x"] == [edge]
+    assert point["y"] == [pytest.approx(6e6 / 3e-6 * edge / 1e12)]
+    assert point["text"][0].split("<br>")[0] == "aten::add"
+    assert "59.7% of peak" in point["text"][0]
+
+
+def test_points_that_matter_have_labels_and_others_do_not() -> None:
+    builder = built().host_op("aten::bmm", 300, 400, inputs=([[1, 2, 2]] * 2, [HALF] * 2, []))
+    builder.kernel("small_gemm", 12_000, 12_010, launched_ns=(310, 320))
+    html = roofline_figure(run("flops", builder.build()), None)
+    (figure,) = figures_in(html).values()
+    labels = [note["text"] for note in figure["layout"]["annotations"]]
+    assert labels == ["mm", "add"]
 
 
 def test_without_flops_there_is_no_roofline() -> None:

@@ -64,14 +64,16 @@ ALIASES: Final[Mapping[str, str]] = {
     "waiting for other GPUs": "peer",
     "start and end": "edge",
     "not recorded": "unknown",
-    "pauses between kernels": "queued",
-    "launching": "launch",
-    "waiting for data": "data",
-    "communication by the host": "communication",
-    "waiting for another device": "peer",
-    "before the first and after the last work": "edge",
-    "idle, the cause not recorded": "unknown",
-    "the profiler": "profiler",
+    "gaps between queued kernels": "queued",
+    "CPU-bound: kernel launches": "launch",
+    "CPU-bound: input pipeline": "data",
+    "communication by the CPU": "communication",
+    "waiting for another GPU": "peer",
+    "idle before the first and after the last kernel": "edge",
+    "idle, cause not recorded": "unknown",
+    "profiler overhead": "profiler",
+    "host synchronization": "synchronizing",
+    "CPU-bound: framework overhead": "host",
 }
 """What parts and causes are called at one door, and here."""
 
@@ -253,8 +255,8 @@ _LATER: Final[Finders] = (
 """What every result is to carry in JSON: its base."""
 
 _COMMUNICATION: Final = (
-    "exposed communication at the link's peak",
-    "communication below the link's peak",
+    "exposed communication at peak link bandwidth",
+    "exposed communication below peak link bandwidth",
     "exposed communication",
     "waiting for other ranks",
 )

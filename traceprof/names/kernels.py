@@ -68,6 +68,9 @@ _TYPES: Final = tuple(
         ("fp64", r"double[234]?"),
     )
 )
+_OPAQUE_TYPE: Final = pattern(r"OpaqueType<(\d+)u?>")
+"""PyTorch's type of kernels that copy values of any type of this size."""
+_ELEMENT_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _MATRIX_FUNCTOR: Final = pattern(r"^cutlass_|gemm", re.IGNORECASE)
 _MOVES_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
 """Communication kernels, whose type names the transfer unit, not the data type."""
@@ -257,6 +260,13 @@ def matrix_units(kernels: Table) -> npt.NDArray[np.object_]:
 def precisions(kernels: Table) -> npt.NDArray[np.object_]:
     """Return the element type in the name of each kernel (fp16 …); "" if it shows none."""
     return _by_name(kernels, lambda name, _: precision_of(name))
+
+
+def element_bytes_of(name: str) -> int:
+    """Return the bytes per element of the type in the name of a kernel; 0 if it shows none."""
+    if match := _OPAQUE_TYPE.search(name):
+        return int(match[1])
+    return _ELEMENT_BYTES.get(precision_of(name), 0)
 
 
 def directions(kernels: Table) -> npt.NDArray[np.object_]:

@@ -10,7 +10,7 @@ from tests.measures.compute.test_utilization import H100, stated
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.measures.compute.energy import integrate_power
-from traceprof.model.timing import TimeWindow
+from traceprof.model.intervals import Intervals
 from traceprof.render.formatting import sentences
 
 SECOND = 1_000_000_000
@@ -49,13 +49,13 @@ def test_power_that_is_the_mean_of_a_second_is_of_half_a_second_before() -> None
     assert late["joules"] == pytest.approx(5000, rel=0.01)
     power = np.array([0.0, 100.0, 100.0])
     times = np.array([0, SECOND, 2 * SECOND])
-    assert integrate_power(times, power, TimeWindow(0, SECOND)) == pytest.approx(50)
+    assert integrate_power(times, power, Intervals.single(0, SECOND)) == pytest.approx(50)
 
 
 def test_samples_that_are_missing_make_no_energy() -> None:
     times = np.array([0, SECOND, 2 * SECOND, 9 * SECOND, 10 * SECOND])
-    assert integrate_power(times, np.full(5, 100.0), TimeWindow(0, 10 * SECOND)) is None
-    assert integrate_power(times, np.full(5, 100.0), TimeWindow(0, 30 * SECOND)) is None
+    assert integrate_power(times, np.full(5, 100.0), Intervals.single(0, 10 * SECOND)) is None
+    assert integrate_power(times, np.full(5, 100.0), Intervals.single(0, 30 * SECOND)) is None
 
 
 def test_a_price_tells_what_a_step_costs_with_power_and_without() -> None:
@@ -85,16 +85,40 @@ def test_an_epoch_costs_its_whole_time_and_all_that_was_drawn_in_it() -> None:
     assert epoch["idle_joules"] == pytest.approx(500)
 
 
-def test_joules_of_steps_that_came_slower_than_the_typical_one_are_said_to_be_theirs() -> None:
-    builder = built(H100)
-    builder.step(30 * SECOND, 31 * SECOND, 10)
+def test_energy_and_time_are_of_the_same_steps() -> None:
+    """A slow step draws 100 W for 20 seconds. Usual steps draw 500 W and last one second."""
+    builder = built("NVIDIA A100-SXM4-80GB")
+    builder.step(12 * SECOND, 32 * SECOND, 10).step(32 * SECOND, 33 * SECOND, 11)
+    for number in (12, 32):
+        begin = number * SECOND
+        builder.kernel("gemm", begin, begin + SECOND, launched_ns=(begin + 1, begin + 2))
     for half in range(30, 70):
         builder.sample("power_watts", half * SECOND // 2, 100.0, source="gpu:0")
-    notes = sentences(run("energy", builder.build()).notes)
-    assert any("Energy is for the mean step period of 2.636 s" in n for n in notes)
-    assert not any(
-        "mean step period" in n for n in sentences(run("energy", built(H100).build()).notes)
-    )
+    result = run("energy", builder.build())
+    row, step = result.table.row(0), result.tables["units"].row(0)
+    watts = step["joules"] / (step["duration_ns"] / 1e9)
+    assert watts == pytest.approx(row["mean_watts"])
+    assert watts <= row["max_watts"]
+    assert row["mean_watts"] > 400
+
+
+def test_the_highest_power_is_at_least_the_mean_without_a_sample_inside() -> None:
+    """Power rises from 100 W to 900 W in 20 seconds, and is sampled before and after the steps."""
+    builder = TraceBuilder().device(0, name="NVIDIA A100-SXM4-80GB")
+    for number in range(4):
+        begin = (8 + number) * SECOND
+        builder.step(begin, begin + SECOND, number)
+        builder.kernel("gemm", begin, begin + SECOND, launched_ns=(begin + 1, begin + 2))
+    builder.sample("power_watts", 0, 100.0, source="gpu:0")
+    builder.sample("power_watts", 20 * SECOND, 900.0, source="gpu:0")
+    row = run("energy", builder.build()).table.row(0)
+    assert row["mean_watts"] < row["max_watts"] < 900
+
+
+def test_gaps_between_steps_need_no_samples() -> None:
+    times = np.array([0, SECOND, 2 * SECOND, 9 * SECOND, 10 * SECOND])
+    apart = Intervals.union_of([0, 9 * SECOND], [2 * SECOND, 10 * SECOND])
+    assert integrate_power(times, np.full(5, 100.0), apart) == pytest.approx(300)
 
 
 def test_less_than_a_second_has_no_energy_of_its_own() -> None:
@@ -104,7 +128,7 @@ def test_less_than_a_second_has_no_energy_of_its_own() -> None:
         builder.sample("power_watts", at * 500, 400.0, source="gpu:0")
     result = run("energy", builder.build())
     assert result.table.empty
-    assert any("2.000 µs of steps is too short" in one for one in sentences(result.notes))
+    assert any("1.100 µs of steps is too short" in one for one in sentences(result.notes))
 
 
 def test_a_window_without_steps_is_not_said_to_be_steps() -> None:

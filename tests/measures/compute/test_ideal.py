@@ -115,6 +115,41 @@ def test_what_the_user_says_stands_for_matrix_work_that_is_not_known() -> None:
     assert found[BELOW_PEAK] == 800_000
 
 
+def counted_elsewhere(name: str, *, with_inputs: bool = False) -> dict[str, int]:
+    """Return the waterfall of a step of 1 ms with a kernel of 900 µs and counted bytes.
+
+    The bytes take 300 µs at the 3.35 TB/s of an H100.
+    """
+    builder = TraceBuilder().device(0, name=H100).step(0, 1_000_000, 0)
+    builder.kernel(name, 0, 900_000, launched_ns=(0, 1))
+    for operator in ("aten.add", "aten.native_layer_norm"):
+        builder.sample(f"moved:{operator}", 10, 3350e9 * 150e-6)
+    if with_inputs:
+        builder.host_op("aten::relu", 950_000, 960_000, inputs=([[4]], ["float"], []))
+    return parts(run("ideal", builder.build()))
+
+
+def test_counted_bytes_split_kernels_that_memory_limits_to_the_digit() -> None:
+    found = counted_elsewhere("vectorized_elementwise_kernel")
+    assert found[AT_BANDWIDTH] == 300_000
+    assert found[BELOW_BANDWIDTH] == 600_000
+    assert UNKNOWN not in found
+
+
+def test_bytes_of_separate_operators_are_not_those_of_fused_kernels() -> None:
+    found = counted_elsewhere("triton_poi_fused_add_0")
+    assert found[UNKNOWN] == 900_000
+    assert AT_BANDWIDTH not in found
+
+
+def test_counted_bytes_leave_matrix_kernels_unknown() -> None:
+    assert counted_elsewhere("gemm")[UNKNOWN_MATRIX] == 900_000
+
+
+def test_sizes_of_operators_come_before_counted_bytes() -> None:
+    assert counted_elsewhere("elementwise_kernel", with_inputs=True)[UNKNOWN] == 900_000
+
+
 def test_flops_that_no_such_step_could_do_are_doubted() -> None:
     builder = TraceBuilder().device(0, name=H100)
     builder.kernel("nvjet_tst_gemm", 0, 900_000, launched_ns=(0, 1)).step(0, 1_000_000, 0)

@@ -161,7 +161,8 @@ def test_scaled_products_of_experts_have_their_number_behind_the_scales() -> Non
     ],
 )
 def test_other_operators_have_bytes_alone(name: str, dims: Any, n_bytes: int) -> None:
-    assert of(name, dims, [HALF] * len(dims)) == Work(n_bytes=n_bytes)
+    types = [HALF if sizes else "" for sizes in dims]
+    assert of(name, dims, types) == Work(n_bytes=n_bytes)
 
 
 def test_an_embedding_reads_and_writes_its_rows() -> None:
@@ -180,7 +181,7 @@ def test_places_of_arguments_are_those_of_torch() -> None:
     )
     schemas = json.loads(told.stdout)
     known = {name: words for name, words in schemas.items() if "attention" in name}
-    assert len(known) == 12
+    assert len(known) == 13
     for name, words in known.items():
         first = words.index("query")
         mask = words.index("custom_mask_type" if "custom_mask_type" in words else "is_causal")
@@ -188,8 +189,8 @@ def test_places_of_arguments_are_those_of_torch() -> None:
         dims[first : first + 3] = [[1, 2, 2, 4]] * 3
         concrete = ["" for _ in words]
         concrete[mask] = "1" if words[mask] == "custom_mask_type" else "True"
-        seen = of(name, dims, [HALF] * len(words), concrete)
-        every = of(name, dims, [HALF] * len(words))
+        types = [HALF if sizes else "" for sizes in dims]
+        seen, every = of(name, dims, types, concrete), of(name, dims, types)
         assert seen is not None, name
         assert every is not None
         assert seen.flops / every.flops == 3 / 4, name
@@ -293,7 +294,7 @@ FLOAT = "float"
         ("max", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "1", "False"], 48),
         ("gather", [[4, 5], [], [4, 2]], [FLOAT, "Scalar", "long int"], ["", "1"], 8 * (8 + 8)),
         ("index_select", [[4, 5], [], [2]], [FLOAT, "", "long int"], ["", "1"], 16 + 2 * 8 * 4),
-        ("mse_loss_backward", [[], [3, 4], [3, 4]], [FLOAT] * 3, [], 3 * 48),
+        ("mse_loss_backward", [[], [3, 4], [3, 4]], [FLOAT] * 3, [], 4 + 3 * 48),
         ("_fused_rms_norm", [[4, 8], [], [8], []], [HALF, "", HALF], [], 2 * (32 + 8 + 32)),
         ("native_group_norm", [[2, 8, 9], [8], []], [FLOAT] * 2, [], 4 * (144 + 8 + 144)),
         ("_adaptive_avg_pool2d", [[1, 2, 8, 8], []], [FLOAT], ["", "[2, 2]"], 4 * (128 + 8)),

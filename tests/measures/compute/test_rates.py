@@ -207,12 +207,13 @@ def test_bytes_that_pytorch_wrote_are_known_without_flops_and_types(tmp_path: Pa
 @pytest.mark.parametrize("told", [None, "many", -3, 0])
 def test_what_pytorch_wrote_that_is_no_number_tells_nothing(tmp_path: Path, told: object) -> None:
     trace = of_inductor(tmp_path, kernel_flop=told, kernel_num_gb=told)
-    assert run("flops", trace).table.row(0)["operator"] == ""
+    row = run("flops", trace).table.row(0)
+    assert (row["operator"], row["known_flop_ns"]) == ("triton_tem_fused_mm_0", 0)
 
 
 def test_sizes_come_before_what_pytorch_wrote() -> None:
     given = [json.dumps(own) for own in PRODUCT]
-    found = work_of("aten::mm", *given, "7", "1")
+    found = work_of("aten::mm", *given, ("7", "1"))
     assert found is not None
     assert (found.flops, found.is_from_torch) == (FLOP, False)
 
@@ -334,3 +335,14 @@ def test_products_of_the_same_sizes_are_one_row_with_their_waves() -> None:
     )
     assert (large["share_ratio"], small["share_ratio"]) == (2 / 3, 1 / 3)
     assert small["kernel"] == "gemm_a"
+
+
+def test_operators_without_a_formula_keep_their_name() -> None:
+    builder = TraceBuilder().device(0, name=H100)
+    builder.host_op("vllm::moe_forward", 0, 900, inputs=([[4, 8]], [HALF], []))
+    builder.kernel("routing_kernel", 1000, 2000, launched_ns=(100, 200))
+    builder.kernel("unlaunched_kernel", 3000, 4000)
+    rows = {row["operator"]: row for row in run("flops", builder.build()).table.rows()}
+    assert rows.keys() == {"vllm::moe_forward", ""}
+    assert rows["vllm::moe_forward"]["known_flop_ns"] == 0
+    assert rows["vllm::moe_forward"]["total_ns"] == 1000

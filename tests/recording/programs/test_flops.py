@@ -42,3 +42,24 @@ def test_flops_of_a_step_are_counted_by_module_and_operator(tmp_path: Path) -> N
     assert found["flop:Global|aten.mm"] == first + 2 * second
     assert found["flop:Sequential.0|aten.addmm"] == first
     assert not any(row["metric"].startswith("flop:") for row in plain.trace.samples.rows())
+
+
+def test_bytes_of_the_other_operators_are_counted_by_hand(tmp_path: Path) -> None:
+    require("torch")
+    command = [sys.executable, "-c", PROGRAM]
+    counted = record(tmp_path / "counted.sqlite", command, "--with", "torch", "--flops")
+    found = {
+        row["metric"]: row["value"]
+        for row in counted.trace.samples.rows()
+        if row["metric"].startswith("moved:")
+    }
+    hidden, loss = 16 * 64 * 4, 16 * 8 * 4
+    assert found["moved:aten.relu"] == 2 * hidden
+    assert found["moved:aten.threshold_backward"] == 3 * hidden
+    assert found["moved:aten.pow"] >= 2 * loss
+    assert not found.keys() & {
+        "moved:aten.addmm",
+        "moved:aten.mm",
+        "moved:aten.t",
+        "moved:aten.view",
+    }

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace
-from traceprof.measures.compute.utilization import COUNTER
+from traceprof.measures.compute.utilization import COUNTER, MOVED
 from traceprof.measures.rows import Floats, Ints, bounds, ints, rows_by
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION, between_steps
 from traceprof.measures.steps.costs import one_off_costs
@@ -27,7 +27,7 @@ from traceprof.model.trace import Trace
 from traceprof.session.answer import ranks_of_processes
 
 _METRIC: Final = "metric:"
-_FLOP_COUNTER: Final = f"{_METRIC}{COUNTER}"
+_COUNTERS: Final = (f"{_METRIC}{COUNTER}", f"{_METRIC}{MOVED}")
 """Prefix of FLOPs counted by torch, which are not a training metric."""
 _MAX_VALUES: Final = 2_000
 _MAX_EVENTS: Final = 500
@@ -96,7 +96,7 @@ def _noted_metrics(trace: Trace) -> Table:
     """Return the marks of `traceprof.metric` in one trace."""
     names = trace.marks["name"]
     matches = (
-        name.startswith(_METRIC) and not name.startswith(_FLOP_COUNTER) for name in names.texts
+        name.startswith(_METRIC) and not name.startswith(_COUNTERS) for name in names.texts
     )
     is_metric = np.fromiter(matches, np.bool_, len(names.texts))
     return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == TRACEPROF_DOMAIN))

@@ -7,12 +7,13 @@ If it launched no matrix kernel, they are divided among all of its kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from traceprof.measures.compute.inputs import Work
+from traceprof.measures.compute.inputs import TENSOR_LIST, Work
 from traceprof.measures.compute.operators import work_of
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
@@ -26,6 +27,7 @@ from traceprof.model.trace import Trace
 from traceprof.names.kernels import (
     MATRIX_WORK,
     MatrixUnits,
+    element_bytes_of,
     matrix_units,
     precisions,
     wide_precision_of,
@@ -54,11 +56,14 @@ def counted_operators(trace: Trace) -> Table:
     """
     given = trace.operator_inputs
     texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
-    groups = groups_of(*texts)
-    found = [
-        work_of(*(column.texts[code] for column, code in zip(texts, key, strict=True)))
-        for key in groups.keys
-    ]
+    groups = groups_of(*texts, _list_bytes(trace))
+    found = []
+    for *key, list_bytes in groups.keys:
+        *inputs, flop, moved = (
+            str(column.texts[code]) for column, code in zip(texts, key, strict=True)
+        )
+        name, dims, types, concrete = inputs
+        found.append(work_of(name, dims, types, concrete, (flop, moved), list_bytes or math.nan))
     rows = np.flatnonzero(np.array([work is not None for work in found], np.bool_)[groups.number])
     place, works = groups.number[rows], [work or Work() for work in found]
     table = given.select("start_ns", "end_ns", "process", "thread", "name", "dims").take(rows)
@@ -81,6 +86,29 @@ def counted_operators(trace: Trace) -> Table:
         model_flop=table["model_flop"] * dense,
         n_bytes=np.where(dense, table["n_bytes"], np.nan),
     )
+
+
+def _list_bytes(trace: Trace) -> Ints:
+    """Return the bytes per element of the lists of tensors of each operator; 0 if unknown.
+
+    The element type of a list is not recorded. But the kernels that read it have it in their name.
+    """
+    given = trace.operator_inputs
+    has_list = given["types"].by_text([TENSOR_LIST in text for text in given["types"].texts])
+    rows = np.flatnonzero(has_list)
+    launches, names = launches_of(trace, "kernels"), trace.kernels["name"]
+    found = np.zeros(len(given), np.int64)
+    if not len(rows):
+        return found
+    operators = innermost(given.take(rows), launches.process, launches.thread, launches.start_ns)
+    widths = names.by_text([element_bytes_of(name) for name in names.texts])
+    is_known = launches.is_known & (operators >= 0) & (widths > 0)
+    operators, widths = operators[is_known], widths[is_known]
+    narrowest = np.full(len(rows), np.iinfo(np.int64).max)
+    np.minimum.at(narrowest, operators, widths)
+    np.maximum.at(found, rows[operators], widths)
+    found[rows] *= found[rows] == narrowest  # kernels of several types: unknown
+    return found
 
 
 def _are_sparse(operators: Table, given: Table) -> Bools:
@@ -129,6 +157,15 @@ def work_of_kernels(trace: Trace) -> Table:
     sources = [has_flop, has_flop & on_units[groups.number]]
     precision = _share_precision(precision[groups.number], operator_rows, sources, len(operators))
     return Table({"operator": operator_rows, **work.columns, "precision": precision})
+
+
+@fact
+def launching_operators(trace: Trace) -> Table:
+    """Return the name of the innermost operator that launched each kernel; "" if none did."""
+    given, launches = trace.operator_inputs, launches_of(trace, "kernels")
+    rows = innermost(given, launches.process, launches.thread, launches.start_ns)
+    names = np.append(given["name"].plain(), "")[np.where(launches.is_known, rows, -1)]
+    return Table({"name": Names.of(names)})
 
 
 def _sum_operator_times(operators: Table, row: Ints, kernels: Table) -> Floats:

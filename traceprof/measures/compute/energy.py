@@ -2,7 +2,9 @@
 
 NVML reports the power of the whole board. Since Ampere (except A100 and its relatives), a sample
 is the mean over the last second, so no span shorter than one or two seconds has a measured energy.
-traceprof therefore integrates power over all steady steps of the recording and divides it evenly.
+traceprof therefore takes the mean power over the usual steps of the recording: those that the step
+time averages, or all usual steps if these last less than a second. The energy of a step is this
+power times the step time, so energy, power, and time are of the same steps.
 """
 
 from __future__ import annotations
@@ -18,25 +20,27 @@ from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.counters import samples_named
 from traceprof.measures.rows import Floats, Ints, bounds
-from traceprof.measures.steps.base import base_of
+from traceprof.measures.steps.base import base_of, counted_steps, times_of_steps
 from traceprof.measures.steps.epochs import epochs_of_ranks
 from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.ledger import USUAL, ledger_of_window, step_ledger
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 
 ENERGY_SPEC: Final = ResultSpec.of("""
-    table energy: one row per GPU: power over the steady steps of the whole recording, or over the
-        window if no steps are known
+    table energy: one row per GPU: power over the usual steps of the recording, or over the window
+        if no steps are known
     key device: number of the GPU in the run
     same name: name of the GPU
-    same span_ns: duration of that period
-    same joules [number]: energy: power integrated over the period
+    same span_ns: total duration of these steps
+    same joules [number]: energy: power integrated over these steps
     same mean_watts [number]: mean power
-    same max_watts [number]: highest sampled power
+    same max_watts [number]: highest power in these steps
     same idle_watts [number]: lowest sampled power in the recording, used as the idle power
-    same idle_joules [number]: energy at idle power over the period
+    same idle_joules [number]: energy at idle power over these steps
     table units: energy and cost per unit, over all GPUs
     key per: a step; 1,000 steps; a sample or token; a million samples or tokens; an epoch, if a
         complete epoch was recorded
@@ -46,7 +50,7 @@ ENERGY_SPEC: Final = ResultSpec.of("""
     same idle_joules [number]: part of the energy that the GPUs would use at idle
     same cost [number]: cost of all GPUs at the specified price
     scalars:
-    same steps_count: number of steps in the period
+    same steps_count: number of these steps
     same gpus_count: number of GPUs
     """)
 _POWER: Final = re.compile("^power_watts$")
@@ -67,8 +71,8 @@ def measure_energy(ranks: Ranks) -> Result:
         NotRecordedError: The trace has no power samples and the user specified no price.
     """
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
-    span, n_steps = _steady_span(ranks)
-    rows = list(_gpu_rows(ranks, span)) if span.duration_ns >= _MIN_SPAN_NS else []
+    times, n_steps = _times_of_steps(ranks)
+    rows = list(_gpu_rows(ranks, times)) if times.total_ns >= _MIN_SPAN_NS else []
     n_gpus = max(1, len(set(gpus_of(ranks).values())))
     has_power = len(samples_named(ranks, _POWER)) > 0
     if not has_power and stated.price_per_h is None:
@@ -77,11 +81,11 @@ def measure_energy(ranks: Ranks) -> Result:
             "NVML, or use --price to report the cost of a step without energy"
         )
     is_whole = len(rows) == n_gpus and n_steps
-    of_step = [
-        sum(row[name] for row in rows) / n_steps if is_whole else np.nan
-        for name in ("joules", "idle_joules")
+    watts = [
+        sum(row[name] for row in rows) if is_whole else np.nan
+        for name in ("mean_watts", "idle_watts")
     ]
-    unit_rows = [*_unit_rows(ranks, stated, of_step), *_epoch_rows(ranks, n_gpus)]
+    unit_rows = [*_unit_rows(ranks, stated, watts), *_epoch_rows(ranks, n_gpus)]
     units = Table.of_rows(unit_rows, ("per", "duration_ns", "joules", "idle_joules"))
     price = np.nan if stated.price_per_h is None else stated.price_per_h * n_gpus / _HOUR_NS
     units = units.assign(cost=price * units["duration_ns"].astype(np.float64))
@@ -94,22 +98,25 @@ def measure_energy(ranks: Ranks) -> Result:
         },
         {"steps_count": n_steps, "gpus_count": n_gpus},
     )
-    step_ns = base_of(ranks).step_ns if n_steps else 0.0
-    return result.with_notes(*_notes(rows, span, n_steps, step_ns, has_power=has_power))
+    return result.with_notes(*_notes(rows, times, n_steps, has_power=has_power))
 
 
-def _steady_span(ranks: Ranks) -> tuple[TimeWindow, int]:
-    """Return the span from the first to the last steady step of the recording, and their count.
+def _times_of_steps(ranks: Ranks) -> tuple[Intervals, int]:
+    """Return the times of the usual steps and their number per process.
 
-    Without known steps, return the window and 0.
+    These are the steps that the step time averages, or all usual steps if they last less than a
+    second. Without known steps, return the window and 0.
     """
-    steps = steps_of_ranks(ranks.whole)
-    table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
-    if table.empty:
-        return ranks.span, 0
-    start, end = int(table["start_ns"].min()), int(table["next_ns"].max())
-    counts = np.unique(table["process"], return_counts=True)[1]
-    return TimeWindow(start, end), int(counts.max())
+    if not len(steps_of_ranks(ranks.whole)):
+        return ranks.span.times, 0
+    times, n_steps = Intervals.empty(), 0
+    counted, ledger = counted_steps(ranks, ranks.span), step_ledger(ranks)
+    candidates = ledger_of_window(ranks).take(counted), ledger.take(ledger["kind"] == USUAL)
+    for steps in candidates:
+        if times.total_ns < _MIN_SPAN_NS:
+            n_steps = int(np.unique(steps["process"], return_counts=True)[1].max(initial=0))
+            times = times_of_steps(steps)
+    return times, n_steps
 
 
 def _power_by_gpu(ranks: Ranks) -> Iterator[tuple[int, str, Ints, Floats]]:
@@ -129,52 +136,54 @@ def _power_by_gpu(ranks: Ranks) -> Iterator[tuple[int, str, Ints, Floats]]:
         yield device, gpu[2], samples["start_ns"] - delay, samples["value"]
 
 
-def _gpu_rows(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
-    """Yield a row of table ``energy`` for each GPU with power samples for the whole span."""
-    seconds = span.duration_ns / 1e9
+def _gpu_rows(ranks: Ranks, spans: Intervals) -> Iterator[dict[str, Any]]:
+    """Yield a row of table ``energy`` for each GPU with power samples for all of ``spans``."""
+    seconds = spans.total_ns / 1e9
     for device, name, times, watts in _power_by_gpu(ranks):
-        joules = integrate_power(times, watts, span)
+        joules = integrate_power(times, watts, spans)
         if joules is None:
             continue
-        inside = watts[(times >= span.start_ns) & (times <= span.end_ns)]
+        is_inside = spans.covered_ns(times, times + 1) > 0
+        edges = np.interp(np.concatenate([spans.starts, spans.ends]), times, watts)
         yield {
             "device": device,
             "name": name,
-            "span_ns": span.duration_ns,
+            "span_ns": spans.total_ns,
             "joules": joules,
             "mean_watts": joules / seconds,
-            "max_watts": float(inside.max()) if len(inside) else np.nan,
+            "max_watts": float(np.concatenate([watts[is_inside], edges]).max()),
             "idle_watts": float(watts.min()),
             "idle_joules": float(watts.min()) * seconds,
         }
 
 
-def integrate_power(times_ns: Ints, watts: Floats, span: TimeWindow) -> float | None:
-    """Return the energy over a span in joules, by the trapezoidal rule.
+def integrate_power(times_ns: Ints, watts: Floats, spans: Intervals) -> float | None:
+    """Return the energy over ``spans`` in joules, by the trapezoidal rule.
 
     Return None if samples are missing: a gap exceeds three sampling periods. Before the first and
     after the last sample, the power of the nearest sample applies, for one sampling period at most.
     """
     gaps = np.diff(times_ns)
     period = float(np.median(gaps)) if len(gaps) else 0.0
-    first = int(np.searchsorted(times_ns, span.start_ns))
-    last = int(np.searchsorted(times_ns, span.end_ns, side="right"))
-    points = np.concatenate(([span.start_ns], times_ns[first:last], [span.end_ns]))
-    points_ns = points.astype(np.float64)
-    enclosing_ns = times_ns[max(0, first - 1) : last + 1]
-    max_gap_ns = np.diff(enclosing_ns).max(initial=0)
-    if not len(enclosing_ns) or max_gap_ns > _MAX_GAP_PERIODS * period:
+    is_long = np.flatnonzero(gaps > _MAX_GAP_PERIODS * period)
+    missing = Intervals.union_of(times_ns[is_long], times_ns[is_long + 1]) & spans
+    starts, ends = spans.starts, spans.ends
+    if len(missing) or not len(spans) or not len(times_ns):
         return None
-    if enclosing_ns[0] - span.start_ns > period or span.end_ns - enclosing_ns[-1] > period:
+    if times_ns[0] - starts[0] > period or ends[-1] - times_ns[-1] > period:
         return None
-    watts_at_points = np.interp(points_ns, times_ns.astype(np.float64), watts)
-    return float(np.trapezoid(watts_at_points, points_ns) / 1e9)
+    points = np.unique(np.concatenate((starts, times_ns, ends)))
+    at_points = np.interp(points.astype(np.float64), times_ns.astype(np.float64), watts)
+    pieces = np.diff(points) * (at_points[1:] + at_points[:-1]) / 2
+    until = np.concatenate(([0.0], np.cumsum(pieces)))
+    inside = until[np.searchsorted(points, ends)] - until[np.searchsorted(points, starts)]
+    return float(inside.sum() / 1e9)
 
 
-def _unit_rows(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _unit_rows(ranks: Ranks, stated: Stated, watts: Sequence[float]) -> Iterator[dict[str, Any]]:
     """Yield the duration and energy of steps, samples, and tokens.
 
-    ``of_step`` has the joules of a step, and the joules of a step at idle power.
+    ``watts`` are the mean power and the idle power of all GPUs together.
     """
     if not len(steps_of_ranks(ranks.whole)):
         return
@@ -183,8 +192,8 @@ def _unit_rows(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterat
     for unit, n in ("sample", np.nan_to_num(base.samples_count)), ("token", stated.tokens):
         per_step |= {f"a {unit}": 1 / n, f"a million {unit}s": 1e6 / n} if n else {}
     for unit, steps in per_step.items():
-        joules, idle = (steps * joules_of_step for joules_of_step in of_step)
         duration = base.step_ns * steps
+        joules, idle = (power * duration / 1e9 for power in watts)
         yield {"per": unit, "duration_ns": duration, "joules": joules, "idle_joules": idle}
 
 
@@ -197,7 +206,7 @@ def _epoch_rows(ranks: Ranks, n_gpus: int) -> Iterator[dict[str, Any]]:
     spans = list(map(TimeWindow, starts.tolist(), ends.tolist()))
     powers = list(_power_by_gpu(ranks))
     joules_of_gpus = [
-        integrate_power(times, watts, span) for _, _, times, watts in powers for span in spans
+        integrate_power(times, watts, span.times) for _, _, times, watts in powers for span in spans
     ]
     known = [value for value in joules_of_gpus if value is not None]
     joules = sum(known) / len(spans) if len(known) == n_gpus * len(spans) else np.nan
@@ -208,27 +217,21 @@ def _epoch_rows(ranks: Ranks, n_gpus: int) -> Iterator[dict[str, Any]]:
 
 
 def _notes(
-    rows: list[dict[str, Any]], span: TimeWindow, n_steps: int, step_ns: float, *, has_power: bool
+    rows: list[dict[str, Any]], times: Intervals, n_steps: int, *, has_power: bool
 ) -> Iterator[Note]:
     """Yield the basis and accuracy of the energy, or the reason why it is not reported."""
     if rows and n_steps:
         yield Note.of(
-            "Energy is the mean over {n:count} steady steps of the whole recording ({ns:ns}). "
-            "Power is for the whole board, accurate to about 5% (about 10% over a few seconds).",
+            "Power is the mean over {n:count} usual steps ({ns:ns} in total). It is for the whole "
+            "board, accurate to about 5% (about 10% over a few seconds). Energy is this power "
+            "times the step time.",
             n=n_steps,
-            ns=span.duration_ns,
+            ns=times.total_ns,
         )
-        each = span.duration_ns / n_steps
-        if abs(each - step_ns) > 0.05 * step_ns:
-            yield Note.of(
-                "Energy is for the mean step period of {each:ns}. Times and costs are for a "
-                "typical step.",
-                each=each,
-            )
-    elif has_power and span.duration_ns < _MIN_SPAN_NS:
+    elif has_power and times.total_ns < _MIN_SPAN_NS:
         yield Note.of(
             "Energy is not reported: {ns:ns} of {what} is too short for 1-second power samples.",
-            ns=span.duration_ns,
+            ns=times.total_ns,
             what="steps" if n_steps else "the window",
         )
     elif has_power and not rows:

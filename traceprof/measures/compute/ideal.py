@@ -16,22 +16,23 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.hardware.catalogue import Stated
+from traceprof.hardware.catalogue import Link, Stated
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.by_size import COLLECTIVES
 from traceprof.measures.composition import COLLECTIVE, WAITING, composition_of_devices, first_claims
 from traceprof.measures.compute.counted import counted_kernels
 from traceprof.measures.compute.rates import measured_kernels
-from traceprof.measures.compute.utilization import main_precision, torch_flop
+from traceprof.measures.compute.utilization import main_precision, moved_bytes, torch_flop
 from traceprof.measures.device.occupancy import launch_shapes
-from traceprof.measures.device.peaks import flop_peak_of
+from traceprof.measures.device.peaks import flop_peak_of, peak_of
 from traceprof.measures.device.times import (
     device_time,
     indices_in_part,
     recorded_times,
     used_devices,
 )
+from traceprof.measures.facts import of_window
 from traceprof.measures.idle.losses import scale_to_steps
 from traceprof.measures.rows import Floats, Ints, lengths_of
 from traceprof.measures.steps.base import WINDOW, base_of
@@ -42,16 +43,16 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS
 
-AT_PEAK: Final = "FLOPs at the peak"
-AT_BANDWIDTH: Final = "memory traffic at its bandwidth"
-WAVES: Final = "waves that do not fill the GPU"
-SHORT: Final = "short kernels, below 10 µs"
-BELOW_PEAK: Final = "matrix work below its roofline"
-BELOW_BANDWIDTH: Final = "other work below the memory's bandwidth"
-UNKNOWN_MATRIX: Final = "matrix work whose FLOPs are not known"
-UNKNOWN: Final = "other kernels, whose bytes are not known"
-AT_LINK: Final = "exposed communication at the link's peak"
-BELOW_LINK: Final = "communication below the link's peak"
+AT_PEAK: Final = "ideal time at peak"
+AT_BANDWIDTH: Final = "memory-bound work at peak bandwidth"
+WAVES: Final = "wave quantization"
+SHORT: Final = "short kernels (below 10 µs)"
+BELOW_PEAK: Final = "matrix kernels below the roofline"
+BELOW_BANDWIDTH: Final = "memory-bound kernels below the roofline"
+UNKNOWN_MATRIX: Final = "matrix kernels, FLOPs not known"
+UNKNOWN: Final = "other kernels, bytes not known"
+AT_LINK: Final = "exposed communication at peak link bandwidth"
+BELOW_LINK: Final = "exposed communication below peak link bandwidth"
 COMMUNICATION: Final = "exposed communication"
 WAITS: Final = "waiting for other ranks"
 _PART_LABELS: Final = {
@@ -60,16 +61,16 @@ _PART_LABELS: Final = {
     "device_memory": "copies inside the device",
 }
 _IDLE_LABELS: Final = {
-    "queued": "pauses between kernels",
-    "launch": "launching",
-    "data": "waiting for data",
-    "synchronizing": "synchronizing",
-    "communication": "communication by the host",
-    "host": "host code",
-    "peer": "waiting for another device",
-    "edge": "before the first and after the last work",
-    "unknown": "idle, the cause not recorded",
-    "profiler": "the profiler",
+    "queued": "gaps between queued kernels",
+    "launch": "CPU-bound: kernel launches",
+    "data": "CPU-bound: input pipeline",
+    "synchronizing": "host synchronization",
+    "communication": "communication by the CPU",
+    "host": "CPU-bound: framework overhead",
+    "peer": "waiting for another GPU",
+    "edge": "idle before the first and after the last kernel",
+    "unknown": "idle, cause not recorded",
+    "profiler": "profiler overhead",
 }
 PARTS: Final = (
     *(AT_PEAK, AT_BANDWIDTH, WAVES, SHORT, BELOW_PEAK, BELOW_BANDWIDTH, UNKNOWN_MATRIX, UNKNOWN),
@@ -197,6 +198,7 @@ def measure_ideal(ranks: Ranks) -> Result:
     compute_parts[UNKNOWN] += sums.pop(_COMPUTE, 0) - sum(compute_parts.values())
     sums.update(compute_parts)
     _split_communication(ranks, sums)
+    _apply_moved_bytes(ranks, sums, spans)
     notes = _apply_stated_flop(ranks, sums, spans)
     return _as_steps(ranks, sums, len(spans)).with_notes(*notes)
 
@@ -268,6 +270,36 @@ def _apply_stated_flop(
         ns=ideal_ns / (n_steps * len(devices)),
     )
     return [note]
+
+
+def _apply_moved_bytes(
+    ranks: Ranks, sums: Counter[str], spans: Mapping[tuple[int, int], Any]
+) -> None:
+    """Split kernels with unknown bytes by the bytes of a step that the recording counted.
+
+    The bytes are those of separate operators. So they are unknown if the kernels are generated and
+    fuse operators. Changes ``sums`` in place.
+    """
+    n_bytes, base = moved_bytes(ranks), base_of(ranks)
+    peaks = [peak_of(ranks, device, Link.MEMORY) for _, device in spans]
+    n_steps = 0 if base.unit == WINDOW else base.steps_count
+    is_fused = any(ranks.each(_has_generated_kernels))
+    if not n_bytes or not n_steps or is_fused or "operator_inputs" in ranks.recorded:
+        return
+    if peaks[0] is None or None in peaks:
+        return
+    ideal_ns = round(1e9 * n_bytes * n_steps / peaks[0].bytes_per_s)
+    unknown_ns = sums.pop(UNKNOWN, 0)
+    at_bandwidth_ns = min(ideal_ns, unknown_ns)
+    sums[AT_BANDWIDTH] += at_bandwidth_ns
+    sums[BELOW_BANDWIDTH] += unknown_ns - at_bandwidth_ns
+
+
+@of_window
+def _has_generated_kernels(trace: Trace) -> bool:
+    """Return whether kernels of the window are generated by Triton."""
+    names = trace.kernels["name"]
+    return bool(names.by_text([name.startswith("triton_") for name in names.texts]).any())
 
 
 def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:

@@ -15,6 +15,7 @@ _ELEMENT_BYTES: Final = {
     **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
     **dict.fromkeys(("signed char", "unsigned char", "bool", "c10::Float8_e4m3fn"), 1),
     **dict.fromkeys(("c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "c10::Float8_e5m2fnuz"), 1),
+    "c10::Float4_e2m1fn_x2": 1,
 }
 """Bytes of an element by Kineto's type name."""
 PRECISIONS: Final = {
@@ -24,7 +25,10 @@ PRECISIONS: Final = {
     "c10::BFloat16": "bf16",
     "signed char": "int8",
     **dict.fromkeys((name for name in _ELEMENT_BYTES if "Float8" in name), "fp8"),
+    "c10::Float4_e2m1fn_x2": "fp4",
 }
+TENSOR_LIST: Final = "TensorList"
+"""Kineto's type of a list of tensors, whose element type is not recorded."""
 NUMBER: Final = re.compile(r"-?\d+")
 
 Sizes: TypeAlias = Sequence[Any]
@@ -54,9 +58,13 @@ class Work:
 
 
 class OperatorInputs:
-    """Inputs of an operator: sizes and types of the tensors, and numbers and booleans as text."""
+    """Inputs of an operator: sizes and types of the tensors, and numbers and booleans as text.
 
-    def __init__(self, dims: str, types: str, concrete: str) -> None:
+    ``list_bytes`` are the bytes per element of tensors in lists; NaN if unknown.
+    """
+
+    def __init__(self, dims: str, types: str, concrete: str, list_bytes: float = math.nan) -> None:
+        self.list_bytes = list_bytes
         self.dims: list[Any] = _parse_list(dims)
         self.types: list[Any] = _parse_list(types)
         self.concrete: list[Any] = _parse_list(concrete)
@@ -74,12 +82,42 @@ class OperatorInputs:
 
     def element_bytes(self, place: int) -> float:
         """Return the bytes per element of a tensor; NaN if its type was not recorded."""
-        return _ELEMENT_BYTES[self.types[place]] if place < len(self.types) else math.nan
+        if place >= len(self.types):
+            return math.nan
+        of_type = self.types[place]
+        return self.list_bytes if of_type == TENSOR_LIST else _ELEMENT_BYTES[of_type]
+
+    def values_per_element(self, place: int) -> int:
+        """Return 2 for tensors with two 4-bit numbers in each byte, otherwise 1."""
+        return 2 if place < len(self.types) and self.types[place].endswith("_x2") else 1
+
+    def is_tensor(self, place: int) -> bool:
+        """Return whether an input is a tensor, also of one element without sizes, or a list."""
+        if place >= len(self.dims):
+            return False
+        of_type = self.types[place] if place < len(self.types) else ""
+        return bool(self.dims[place]) or of_type in _ELEMENT_BYTES
+
+    def n_elements(self, place: int) -> int:
+        """Return the number of elements of a tensor or of the tensors of a list.
+
+        The number is 0 for absent tensors and for other inputs.
+
+        Raises:
+            LookupError: The sizes of a tensor are not numbers.
+        """
+        if not self.is_tensor(place):
+            return 0
+        found = self.dims[place]
+        if found and all(isinstance(sizes, list) for sizes in found):
+            return sum(math.prod(sizes) for sizes in found)
+        return math.prod(self.sizes(place)) if found else 1
 
     def n_bytes(self, *places: int) -> float:
         """Return the total bytes of some tensors; an absent tensor has 0 bytes."""
-        given = [place for place in places if place < len(self.dims) and self.dims[place]]
-        return sum(math.prod(self.sizes(place)) * self.element_bytes(place) for place in given)
+        return sum(
+            n * self.element_bytes(place) for place in places if (n := self.n_elements(place))
+        )
 
     def precision(self, place: int) -> str:
         """Return the precision of a tensor; "" if its type was not recorded."""

@@ -1,42 +1,62 @@
-"""Minimum memory traffic of PyTorch operators that compute little, such as norms and sums."""
+"""Minimum memory traffic of PyTorch operators that compute little, such as norms and sums.
+
+Each formula takes the words of its line in `operators.txt` and returns a `WorkCounter`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable
 from typing import Final
 
-from traceprof.measures.compute.inputs import OperatorInputs, Work, WorkCounter
+from traceprof.measures.compute.inputs import NUMBER, OperatorInputs, Work, WorkCounter
+
+_PLACE: Final = re.compile(r"(\d+)(?:@(\d+)|\*(\d+))?")
 
 
-def _count_moved(*read: int, written: Sequence[int] = (), mask_bytes: int = 0) -> WorkCounter:
-    """Return the counter of the bytes of the inputs at indices ``read`` and ``written``.
+def _bytes_of(given: OperatorInputs, place: str) -> float:
+    """Return the bytes of an input: "2"; "0@2" with the type of input 2; "0*8", 8 per element."""
+    match = _PLACE.fullmatch(place)
+    assert match, place
+    n = given.n_elements(int(match[1]))
+    return n and n * (
+        float(match[3]) if match[3] else given.element_bytes(int(match[2] or match[1]))
+    )
 
-    An output has the size of the input at its index in ``written``. ``mask_bytes`` are the bytes of
-    another output, for each element of the first input.
-    """
+
+def _moves(*places: str) -> WorkCounter:
+    """Return the counter of inputs that are read and, after ">", of outputs of their sizes."""
+    moved = [place for place in places if place != ">"]
+    main = int(NUMBER.findall(moved[0])[0])
 
     def count(given: OperatorInputs) -> Work:
-        moved = given.n_bytes(*read) + sum(given.n_bytes(place) for place in written)
-        n_elements = math.prod(given.sizes(0)) if mask_bytes else 0
-        return Work(n_bytes=moved + mask_bytes * n_elements)
+        if not given.n_elements(main):
+            raise LookupError
+        return Work(n_bytes=sum(_bytes_of(given, place) for place in moved))
 
     return count
 
 
-def _broadcast(element_bytes: int | None = None) -> WorkCounter:
+def count_every(given: OperatorInputs) -> Work:
+    """Count each tensor once."""
+    return Work(n_bytes=given.n_bytes(*range(len(given.dims))) or math.nan)
+
+
+def _broadcast(element_bytes: str = "") -> WorkCounter:
     """Return the counter of the bytes of up to three inputs and of their broadcast result.
 
-    ``element_bytes`` are those of the result; None for those of the widest input.
+    ``element_bytes`` are those of the result; "" for those of the widest input with sizes.
     """
 
     def count(given: OperatorInputs) -> Work:
-        places = [p for p in range(min(3, len(given.dims))) if given.dims[p]]
-        shapes = [given.sizes(place) for place in places]
+        places = [place for place in range(3) if given.is_tensor(place)]
+        with_sizes = [place for place in places if given.dims[place]] or places
+        shapes = [given.sizes(place) if given.dims[place] else () for place in places]
         rank = max(map(len, shapes))
         padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
         out = math.prod(max(axis) for axis in zip(*padded, strict=True))
-        width = max(map(given.element_bytes, places)) if element_bytes is None else element_bytes
+        width = float(element_bytes or max(map(given.element_bytes, with_sizes)))
         return Work(n_bytes=given.n_bytes(*places) + out * width)
 
     return count
@@ -45,7 +65,7 @@ def _broadcast(element_bytes: int | None = None) -> WorkCounter:
 def _count_extreme(given: OperatorInputs) -> Work:
     """Count the bytes of a maximum: of one tensor, or of two tensors element by element."""
     is_pair = len(given.dims) > 1 and bool(given.dims[1])
-    return (_broadcast() if is_pair else _count_moved(0))(given)
+    return (_broadcast() if is_pair else _moves("0"))(given)
 
 
 def _count_selected(given: OperatorInputs) -> Work:
@@ -69,74 +89,44 @@ def _count_embedding(given: OperatorInputs) -> Work:
     return Work(n_bytes=given.n_bytes(1) + 2 * n_tokens * width * given.element_bytes(0))
 
 
-_DECLARED: Final = """
-    relu gelu silu sigmoid tanh exp log sqrt rsqrt neg abs pow clamp clamp_min clamp_max: 0 > 0
-    leaky_relu elu hardtanh hardswish hardsigmoid mish softplus log_sigmoid threshold erf: 0 > 0
-    sin cos reciprocal floor ceil round sign log2 log1p expm1 exp2 nan_to_num: 0 > 0
-    clone tril triu flip roll cumsum _softmax _log_softmax: 0 > 0
-    gelu_backward silu_backward sigmoid_backward tanh_backward threshold_backward: 0 1 > 0
-    leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward: 0 1 > 0
-    mish_backward softplus_backward _softmax_backward_data _log_softmax_backward_data: 0 1 > 0
-    copy: 0 1 >
-    fill zero sum mean prod amax amin argmax argmin all any var std norm logsumexp: 0 >
-    linalg_vector_norm: 0 >
-    isnan isinf logical_not: 0 > mask
-    native_dropout: 0 > 0 mask
-    native_dropout_backward masked_fill: 0 1 > 0
-    mse_loss: 0 1 >
-    mse_loss_backward: 0 1 2 > 1
-    native_layer_norm: 0 2 3 > 0
-    native_layer_norm_backward: 0 1 5 > 1 5 6
-    native_group_norm: 0 1 2 > 0
-    native_group_norm_backward: 0 1 4 > 1
-    _fused_rms_norm: 0 2 > 0
-    _fused_rms_norm_backward: 0 1 4 > 1 4
-    native_batch_norm cudnn_batch_norm miopen_batch_norm: 0 1 2 > 0
-    native_batch_norm_backward miopen_batch_norm_backward: 0 1 2 > 1
-    cudnn_batch_norm_backward: 0 1 2 > 0
-    max_pool2d_with_indices_backward: 0 7 > 1
-    avg_pool2d_backward _adaptive_avg_pool2d_backward: 0 > 1
-"""
-"""Operators, the indices of the inputs that they read, and those of the inputs whose size they
-write; ``mask``: they also write one byte for each element of the first input.
-"""
+def _count_dense_rows(given: OperatorInputs) -> Work:
+    """Count the bytes of gradients and token numbers, and of the dense gradient of all rows."""
+    n_written = given.numbers(2)[0] * given.sizes(0)[-1]
+    return Work(n_bytes=given.n_bytes(0, 1) + n_written * given.element_bytes(0))
 
 
-def _declared(line: str) -> dict[str, WorkCounter]:
-    """Return the counter of each operator in a line of `_DECLARED`."""
-    names, _, moved = line.partition(":")
-    read, written = (half.split() for half in moved.split(">"))
-    counter = _count_moved(
-        *map(int, read),
-        written=[int(place) for place in written if place != "mask"],
-        mask_bytes=int("mask" in written),
-    )
-    return {f"aten::{name}": counter for name in names.split()}
+def _windows(index_bytes: str = "0") -> WorkCounter:
+    """Return the counter of pooling; ``index_bytes`` are those of another output per element."""
+
+    def count(given: OperatorInputs) -> Work:
+        image, size = given.sizes(0), given.numbers(1)
+        stride = [int(text) for text in NUMBER.findall(given.text(2))] or size
+        padding, dilation = given.numbers(3), given.numbers(4) if int(index_bytes) else [1]
+        n = len(size)
+        axes = zip(
+            image[-n:],
+            size,
+            stride,
+            *(values * (n // len(values)) for values in (padding, dilation)),
+            strict=True,
+        )
+        n_pooled = math.prod((e + 2 * p - d * (k - 1) - 1) // s + 1 for e, k, s, p, d in axes)
+        n_pooled *= math.prod(image[:-n])
+        width = given.element_bytes(0) + float(index_bytes)
+        return Work(n_bytes=given.n_bytes(0) + n_pooled * width)
+
+    return count
 
 
-MEMORY_BOUND: Final[dict[str, WorkCounter]] = {
-    **{
-        name: counter
-        for line in _DECLARED.strip().splitlines()
-        for name, counter in _declared(line).items()
-    },
-    **dict.fromkeys(
-        (
-            *("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::where", "aten::lerp"),
-            *("aten::addcmul", "aten::addcdiv", "aten::maximum", "aten::minimum"),
-        ),
-        _broadcast(),
-    ),
-    **dict.fromkeys(
-        (
-            *("aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge"),
-            *("aten::logical_and", "aten::logical_or", "aten::logical_xor"),
-        ),
-        _broadcast(element_bytes=1),
-    ),
-    **dict.fromkeys(("aten::max", "aten::min"), _count_extreme),
-    **dict.fromkeys(("aten::gather", "aten::index_select"), _count_selected),
-    "aten::_adaptive_avg_pool2d": _count_pooled,
-    "aten::embedding": _count_embedding,
+MEMORY_FORMULAS: Final[dict[str, Callable[..., WorkCounter]]] = {
+    "moves": _moves,
+    "broadcast": _broadcast,
+    "every": lambda: count_every,
+    "extreme": lambda: _count_extreme,
+    "selected": lambda: _count_selected,
+    "pooled": lambda: _count_pooled,
+    "windows": _windows,
+    "embedding": lambda: _count_embedding,
+    "dense_rows": lambda: _count_dense_rows,
 }
-"""Counter of each memory-bound operator by name."""
+"""Formulas with bytes alone by name; each takes the words of its line in `operators.txt`."""

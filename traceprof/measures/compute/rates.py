@@ -12,7 +12,12 @@ import numpy as np
 
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.compute.counted import TOLD, counted_kernels, counted_operators
+from traceprof.measures.compute.counted import (
+    TOLD,
+    counted_kernels,
+    counted_operators,
+    launching_operators,
+)
 from traceprof.measures.compute.operators import GROUPED_PRODUCTS
 from traceprof.measures.device.peaks import flop_peak_of, peak_of
 from traceprof.measures.facts import of_window
@@ -157,7 +162,8 @@ OPERATORS_SPEC: Final = rates_spec(
     "flops",
     "PyTorch operator that launched kernels and precision, sorted by time",
     """
-    key operator: outermost operator with known work; "" for the kernels of all other operators
+    key operator: outermost operator with known work, otherwise the innermost operator; "" if no
+        operator launched the kernel
     key precision: precision of the multiplications, from the operator's inputs and the kernel's
         name
     """,
@@ -197,7 +203,10 @@ def measure_operators(trace: Trace) -> Result:
     found = counted_kernels(trace)
     has_flop = np.append(counted_operators(trace)["flop"] > 0, False)[found["operator"]]
     precision = np.where(has_flop | found["is_uncounted"], found["precision"].plain(), "")
-    keys = {"operator": texts_of_operators(trace, "name"), "precision": Names.of(precision)}
+    names = texts_of_operators(trace, "name").plain()
+    innermost = launching_operators(trace)["name"][trace.rows_in_whole("kernels")].plain()
+    names = np.where(found["operator"] >= 0, names, innermost)
+    keys = {"operator": Names.of(names), "precision": Names.of(precision)}
     kernels = kernels_of_operators(trace)
     result = with_peaks(trace, rates_by(trace, "flops", OPERATORS_SPEC, keys, kernels))
     experts = result.spec.table("experts").of_rows(_experts(trace))

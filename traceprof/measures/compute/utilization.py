@@ -37,6 +37,9 @@ _RECOMPUTING: Final = re.compile(r"attention(?:(?!attention)\w)*_backward")
 COUNTER: Final = "flop:"
 """Prefix of the metrics in which `traceprof record --flops` stores the FLOPs that torch counted."""
 _COUNTED: Final = re.compile(f"^{COUNTER}")
+MOVED: Final = "moved:"
+"""Prefix of the metrics with the bytes of each operator without FLOPs in the same step."""
+_MOVED: Final = re.compile(f"^{MOVED}")
 
 MFU_SPEC: Final = ResultSpec.of("""
     table mfu: one row per source of the FLOPs per step; the first row counts
@@ -165,6 +168,11 @@ def torch_flop(ranks: Ranks) -> tuple[float, float]:
         [bool(_RECOMPUTING.search(str(name))) for name in counted["operator"]], np.bool_
     )
     return float(flop.sum()), float((flop * np.where(is_recomputing, 4 / 5, 1.0)).sum())
+
+
+def moved_bytes(ranks: Ranks) -> float:
+    """Return the bytes that operators without FLOPs move in a step on all recorded ranks."""
+    return float(samples_named(ranks, _MOVED)["value"].sum())
 
 
 @of_window

@@ -17,10 +17,12 @@ from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known
 from traceprof.render.charts.figure import color_of_line, figure_html, note
 from traceprof.render.escape import plotly_text
-from traceprof.units import format_duration, format_flop_rate, format_ratio
+from traceprof.units import format_bytes, format_duration, format_flop_rate, format_ratio
 
 _MAX_POINTS: Final = 200
 _MAX_POINT_PX, _MIN_POINT_PX = 30.0, 6.0
+_MAX_LABELS, _MIN_LABEL_RATIO = 6, 0.03
+"""Points with a label: at most this many, with at least this share of the time of all points."""
 _TERA: Final = 1e12
 _NAME_COLUMNS: Final = ("operator", "name")
 """Columns that can hold the name of a point; the first column that exists is used."""
@@ -33,18 +35,23 @@ class _Run(NamedTuple):
     """The points and roofs of one run; ``name`` is "" for a single run.
 
     ``points`` has the columns of `show flops`. Times are per ``per`` and GPU, or totals if ``per``
-    is "".
+    is "". ``moving`` has the operators with known bytes and without FLOPs, such as norms.
     """
 
     name: str
     points: Table
     peaks: Table | None
     per: str = ""
+    moving: Table | None = None
 
 
 def roofline_figure(result: Result, _page: object) -> str:
     """Return the roofline of a result by operator or kernel; "" if no point is known."""
-    return _draw([_Run("", _known_points(result.table), result.tables.get("peaks"))])
+    table = result.table
+    moving = table.take(np.isnan(table["flop"]) & is_known(table["bandwidth_bytes_per_s"]))
+    moving = moving.in_order("-total_ns").head(_MAX_POINTS)
+    points = _known_points(table)
+    return _draw([_Run("", points, result.tables.get("peaks"), moving=moving)])
 
 
 def roofline_of_two_runs(results: Mapping[str, Result]) -> str:
@@ -84,18 +91,25 @@ def _draw(runs: Sequence[_Run]) -> str:
     span = min(0.1, float(intensities.min()) / 2), max(1e4, float(intensities.max()) * 2)
     log_axis = {"type": "log", "dtick": 1}
     chart = figure_html(
-        [*_draw_roofs(runs, colors, span), *_draw_points(runs, colors)],
+        [
+            *_draw_roofs(runs, colors, span),
+            *_draw_points(runs, colors),
+            *_draw_moving(runs[-1].moving, span[0], len(colors)),
+        ],
         "Roofline: TFLOP/s by arithmetic intensity",
         x="arithmetic intensity (FLOP per byte, upper bound)",
         y="TFLOP/s",
         height=420,
         xaxis=log_axis,
         yaxis=log_axis,
+        annotations=list(_labels(runs, span[0])),
     )
     words = (
         "Each point is an operator or a kernel; its size shows its time. The slope is the peak "
         "memory bandwidth. The roofs are the dense peaks of the precisions in use. The intensity "
-        "uses the minimum number of bytes, so a point can be too far right but never too high."
+        "uses the minimum number of bytes, so a point can be too far right but never too high. "
+        "Diamonds at the left edge are operators without FLOPs, such as softmax and norms: their "
+        "distance below the slope is unused memory bandwidth."
     )
     marker_words = " Open circles: base. Filled circles: new." if len(runs) > 1 else ""
     return chart + note(words + marker_words)
@@ -166,6 +180,62 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
                     "line": {"width": 2 if symbol.endswith("open") else 0},
                 },
                 "legendgroup": precision,
+            }
+
+
+def _draw_moving(moving: Table | None, x: float, n_colors: int) -> Iterator[dict[str, Any]]:
+    """Yield the operators without FLOPs at the left edge, at the rate of their bytes."""
+    if moving is None or moving.empty:
+        return
+    column = next(name for name in _NAME_COLUMNS if name in moving)
+    texts = [
+        f"{plotly_text(str(row[column]), 80)}<br>{format_bytes(row['bandwidth_bytes_per_s'])}/s"
+        + (
+            f", {format_ratio(row['memory_ratio'])} of peak"
+            if row["memory_ratio"] == row["memory_ratio"]
+            else ""
+        )
+        + f"<br>{row['count']:.4g} kernels, {format_duration(row['total_ns'])}"
+        for row in moving.rows()
+    ]
+    yield {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "memory-bound, no FLOPs",
+        "x": np.full(len(moving), x),
+        "y": moving["bandwidth_bytes_per_s"] * x / _TERA,
+        "text": texts,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": color_of_line(n_colors), "size": 9, "symbol": "diamond"},
+    }
+
+
+def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
+    """Yield the names of the points with the most time, as annotations on the logarithmic axes.
+
+    ``edge`` is the place of operators without FLOPs.
+    """
+    found = []
+    for run in runs:
+        for table in (run.points, run.moving):
+            rows = [] if table is None else table.rows()
+            for row in rows:
+                name = str(row[next(column for column in _NAME_COLUMNS if column in row)])
+                rate, x = row["achieved_flop_per_s"], row["intensity"]
+                if table is run.moving:
+                    rate, x = row["bandwidth_bytes_per_s"] * edge, edge
+                found.append((float(row["total_ns"]), name, x, rate / _TERA))
+    least_ns = _MIN_LABEL_RATIO * sum(ns for ns, *_ in found)
+    for ns, name, x, y in sorted(found, key=lambda point: -point[0])[:_MAX_LABELS]:
+        if ns >= least_ns and y > 0:
+            yield {
+                "x": float(np.log10(x)),
+                "y": float(np.log10(y)),
+                "text": plotly_text(name.rpartition("::")[2], 30),
+                "showarrow": False,
+                "xanchor": "left",
+                "yshift": 12,
+                "font": {"size": 11},
             }
 
 
