@@ -20,6 +20,7 @@ from traceprof.findings.rules import Rule
 from traceprof.measures import ANALYSES
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import RecordedBy
+from traceprof.version import __version__
 
 WRITTEN: Final = "<!-- From here on written by scripts/schema. -->"
 _BY: Final = "Written by `scripts/schema` from the code.\n"
@@ -115,6 +116,39 @@ def commands_page() -> str:
         parts += [f"And {', '.join(common)}.\n"] if common else []
         parts += [_what_show_shows()] if name == "show" else []
     return "\n".join([*parts, _exit_codes()])
+
+
+def man_page() -> str:
+    """Return docs/traceprof.1, a page for `man` with the commands, files, and exit codes."""
+    parts = [
+        f'.TH TRACEPROF 1 "" "traceprof {__version__}" "User Commands"',
+        ".SH NAME\ntraceprof \\- record and analyze the training runs of neural networks",
+        ".SH SYNOPSIS\n.B traceprof\n[\\fICOMMAND\\fR] [\\fIOPTIONS\\fR] \\fITRACE\\fR...",
+        ".SH DESCRIPTION\nWithout a command, print the report of a trace: where the time of each "
+        "step goes, and which changes would save time. `traceprof COMMAND --help` lists the "
+        "options of a command.",
+        ".SH COMMANDS",
+    ]
+    for name, one, arguments, _ in (
+        (name, one, *_split(parameters)) for name, one, parameters in _commands()
+    ):
+        usage = " ".join((name, *map(_argument, arguments)))
+        summary = (one.help or "").strip().partition("\n")[0]
+        parts.append(f".TP\n.B {_roff(usage)}\n{_roff(summary)}")
+    parts.append(".SH EXIT STATUS")
+    codes = [("0", "done"), *((str(k.exit_code), text) for k, text in _WORDS.items())]  # type: ignore[attr-defined]
+    parts += [f".TP\n.B {code}\n{_roff(text)}" for code, text in [*codes, ("130", "Ctrl-C")]]
+    parts.append(
+        ".SH ENVIRONMENT\n.TP\n.B TRACEPROF_CACHE\nFolder of the cache; 0 turns the cache off.\n"
+        ".TP\n.B TRACEPROF_RUNS\nFile of the run database.\n.TP\n.B NO_COLOR\nPrint without color."
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _roff(text: str) -> str:
+    """Return ``text`` so that roff prints it unchanged."""
+    plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
+    return f"\\&{plain}" if plain.startswith((".", "'")) else plain
 
 
 def _what_show_shows() -> str:
@@ -221,4 +255,5 @@ def pages(docs: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, str]:
         "findings.md": findings_page(),
         "json.md": json_page(schema),
         "limits.md": limits_page(docs["limits.md"]),
+        "traceprof.1": man_page(),
     }

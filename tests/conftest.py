@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,12 @@ from traceprof.cache import identity
 
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build tables.
 # CI judges a change, by the same examples each time; new ones are tried wherever people test.
+_IS_QUICK = "TRACEPROF_QUICK" in os.environ
 settings.register_profile(
-    "traceprof", deadline=None, max_examples=60, derandomize="TRACEPROF_REQUIRE" in os.environ
+    "traceprof",
+    deadline=None,
+    max_examples=15 if _IS_QUICK else 60,
+    derandomize="TRACEPROF_REQUIRE" in os.environ,
 )
 settings.load_profile("traceprof")
 
@@ -46,14 +50,46 @@ _SHARING = ("tests/docs/", "tests/truth/", "tests/trying/", "tests/workers/")
 _LEFT_OUT = "not among the quick tests: scripts/test --all"
 
 
+_MAX_QUICK_CASES = 3
+_LEFT_OUT_CASES = "further cases of a test, not among the quick tests: scripts/test --all"
+_N_LEFT_OUT = pytest.StashKey[int]()
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what `scripts/test` does not run by itself, and share the rest among workers."""
-    if "TRACEPROF_QUICK" in os.environ:
+    if _IS_QUICK:
+        chosen = some_cases(items)
+        config.stash[_N_LEFT_OUT] = len(items) - len(chosen)
+        items[:] = chosen
         for item in items:
             if _has_one_of(item, NOT_QUICK):
                 item.add_marker(pytest.mark.skip(reason=_LEFT_OUT))
     share_among_workers(items)
+
+
+def some_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return of each test at most the first, the middle, and the last case."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = {
+        id(some[place])
+        for some in cases.values()
+        for place in ((0, len(some) // 2, -1) if len(some) > _MAX_QUICK_CASES else range(len(some)))
+    }
+    return [item for item in items if id(item) in chosen]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a worker of pytest-xdist report how many cases were left out: all left out the same."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["n_left_out"] = session.config.stash.get(_N_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_N_LEFT_OUT] = getattr(node, "workeroutput", {}).get("n_left_out", 0)
 
 
 def share_among_workers(items: list[pytest.Item]) -> None:
@@ -87,14 +123,15 @@ def _group_of(item: pytest.Item) -> str:
     return str(mark.args[0])
 
 
-def _has_one_of(item: pytest.Item, marks: Iterable[str]) -> bool:
-    return any(item.get_closest_marker(name) for name in marks)
+def _has_one_of(item: pytest.Item, marks: Collection[str]) -> bool:
+    return any(mark.name in marks for mark in item.iter_markers())
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Sum up by reason what was skipped."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    reasons += Counter({_LEFT_OUT_CASES: config.stash.get(_N_LEFT_OUT, 0)})
     if reasons:
         terminalreporter.section("skipped, and why")
     for reason, count in reasons.most_common():

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.measures.generated_run import MS, Plan, make_run
 from tests.requirements import ROOT, require
 from traceprof.formats.nsys.writer import write_nsys
@@ -116,11 +117,11 @@ def test_an_assistant_finds_what_there_is_and_asks_about_it(folder: Path) -> Non
         *("manifest.json", "rank0.json.gz"),
         *("slow/rank0.sqlite", "slow/rank1.sqlite"),
     ]
-    assert "GPU 1        rank 1: 40 kernels, 0 copies and memsets" in said[1]
+    assert "rank 1: 40 kernels, 0 copies and memsets" in said[1]
     assert "Straggler: the other ranks wait for rank 1" in said[2]
     assert "Caveat " in said[3]
     assert "  by class: GPU time by kernel class and phase" in said[4].splitlines()
-    assert "… 3 more rows" in said[5]
+    assert "3 more rows" in said[5]
     assert "step 3" in said[6]
     assert "slow" in said[7]
     assert "kernels" in said[8]
@@ -217,8 +218,8 @@ def test_every_text_argument_of_every_tool_is_among_those_that_are_tried(folder:
     known = {
         (name, own.name)
         for name in TOOLS
-        for own in inspect.signature(getattr(tools, name)).parameters.values()
-        if own.annotation in ("str", str)
+        for own in inspect.signature(getattr(tools, name), eval_str=True).parameters.values()
+        if getattr(own.annotation, "__origin__", None) is str
     }
     assert known == set(ARGUMENTS)
 
@@ -231,7 +232,7 @@ def test_whatever_a_text_says_the_answer_is_words(folder: Path, name: str, argum
     given = {own: text for own, text in GIVEN.items() if own in names}
     for text in HOSTILE:
         try:
-            answer = tool(**given | {argument: text})
+            answer = tool(**given | {argument: text}).content[0].text
         except server.ToolError as error:
             answer = str(error)
         assert answer.strip(), text
@@ -251,15 +252,173 @@ def test_a_query_ends_in_the_middle_of_a_call(
         tool("base", "SELECT printf('%.*c', 2000000000, 'x')")
 
 
-def test_answers_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LONG_NAMES = [f"void {name}<float, int, {'x' * 2000}>(int)" for name in "abc"]
+
+
+@pytest.fixture(scope="module")
+def wordy(folder: Path) -> Path:
+    """Return a trace with long kernel names, of which two have the same short name."""
+    builder = TraceBuilder()
+    for i, name in enumerate([*LONG_NAMES, LONG_NAMES[0].replace("float", "half")] * 40):
+        builder.kernel(name, 1000 * i, 1000 * i + 900)
+    write_nsys(builder.build(), folder / "wordy.sqlite")
+    return folder / "wordy.sqlite"
+
+
+def reply_of(folder: Path, name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    """Return the text and the structured content of a tool's reply."""
     server = pytest.importorskip("traceprof.mcp_server")
-    monkeypatch.setattr(server, "MAX_CHARACTERS", 100)
-    assert (
-        server._cut("x" * 101)
-        == f"{'x' * 100}\n… 1 more characters; request fewer rows or a smaller window"
-    )
-    assert server._cut("x" * 100) == "x" * 100
-    assert server._checked_row_limit(100_000) == 200
+    function = getattr(server.Tools(server.Folders([folder])), name)
+    result = server._as_tool(function, threading.Lock())(**arguments)
+    (content,) = result.content
+    return content.text, result.structured_content
+
+
+def test_replies_stay_within_the_token_limit_and_report_what_they_omit(
+    folder: Path, wordy: Path
+) -> None:
+    sql = "SELECT name, start_ns, duration_ns FROM kernels"
+    for name, arguments in (
+        ("tables", {"trace": "wordy.sqlite", "noun": "kernels", "window": "all"}),
+        ("query", {"trace": "wordy.sqlite", "sql": sql, "rows": 200}),
+        ("compare", {"base": "base", "new": "slow"}),
+        ("page", {"trace": "slow"}),
+    ):
+        for max_tokens in (200, 2000):
+            text, structured = reply_of(folder, name, **arguments, max_tokens=max_tokens)
+            assert len(text) <= 3 * max_tokens
+            assert len(json.dumps(structured, ensure_ascii=False)) <= 3 * max_tokens
+    text, structured = reply_of(folder, "query", trace="wordy.sqlite", sql=sql, rows=150)
+    (table,) = structured["tables"]
+    assert structured["is_cut"]
+    assert len(table["rows"]) + table["omitted_row_count"] == 150
+    assert "cut here" in text
+    small = reply_of(folder, "query", trace="wordy.sqlite", sql=sql, rows=150, max_tokens=10_000)
+    assert len(small[1]["tables"][0]["rows"]) == 150
+    text, structured = reply_of(folder, "query", trace="base", sql="SELECT 1 AS one")
+    assert structured["tables"][0] == {
+        "name": "rows",
+        "columns": ["one"],
+        "rows": [[1]],
+        "omitted_row_count": 0,
+    }
+    assert not structured["is_cut"]
+    server = pytest.importorskip("traceprof.mcp_server")
+    for max_tokens in (0, 10_001):
+        with pytest.raises(server.ToolError, match=f"max_tokens {max_tokens}: expected 200 to"):
+            reply_of(folder, "info", max_tokens=max_tokens)
+
+
+def test_names_are_short_and_stay_different_unless_full_names_are_asked_for(
+    folder: Path, wordy: Path
+) -> None:
+    arguments = {"trace": "wordy.sqlite", "noun": "kernels", "window": "all"}
+    text, structured = reply_of(folder, "tables", **arguments)
+    names = [row[0] for row in structured["tables"][0]["rows"]]
+    assert {"b", "c"} < {*names}
+    assert len({*names}) == 4
+    assert max(map(len, names)) <= 60
+    assert max(map(len, text.splitlines())) <= 150
+    _, full = reply_of(folder, "tables", **arguments, full_names=True, max_tokens=10_000)
+    assert {*LONG_NAMES} < {row[0] for row in full["tables"][0]["rows"]}
+
+
+def test_findings_have_ids_and_unknown_values_are_left_out(folder: Path) -> None:
+    _, page = reply_of(folder, "page", trace="slow")
+    _, advice = reply_of(folder, "findings", trace="slow")
+    ids = [finding["id"] for finding in page["findings"]]
+    assert "straggler" in ids
+    assert [finding["id"] for finding in advice["findings"]] == ids
+    straggler = advice["findings"][ids.index("straggler")]
+    assert {"title", "kind", "action", "caveat"} <= {*straggler}
+    assert "" not in straggler.values() and None not in straggler.values()
+    _, one = reply_of(folder, "findings", trace="slow", rows=1)
+    assert one["is_cut"] is (len(advice["findings"]) > 1)
+    replies = pytest.importorskip("traceprof.mcp_server.replies")
+    rows = [{"rule": "host_sync", "number": number} for number in (1, 2)]
+    assert replies.findings_of(rows) == [{"id": "host_sync"}, {"id": "host_sync:2"}]
+
+
+def test_every_parameter_is_described_and_names_are_enums(folder: Path) -> None:
+    async def ask(client: Any) -> Any:
+        return (await client.list_tools()).tools
+
+    tools = {tool.name: tool for tool in asked(folder, ask)}
+    for tool in tools.values():
+        assert tool.output_schema["properties"].keys() == {"text", "findings", "tables", "is_cut"}
+        for name, schema in tool.input_schema["properties"].items():
+            assert schema.get("description"), (tool.name, name)
+    given = tools["tables"].input_schema["properties"]
+    assert {"kernels", "collectives", ""} <= {*given["noun"]["enum"]}
+    assert {"class", "caller", ""} <= {*given["by"]["enum"]}
+    assert (given["rows"]["minimum"], given["rows"]["maximum"]) == (1, 200)
+    assert given["max_tokens"]["default"] == 2000
+
+
+QUESTIONS: list[tuple[str, str, dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
+    ("Which traces are there?", "info", {}, lambda r: "slow/rank1.sqlite" in r["text"]),
+    ("How many ranks?", "info", {"trace": "base"}, lambda r: "rank 1: 40 kernels" in r["text"]),
+    ("How long is a step?", "page", {"trace": "base"}, lambda r: "200.0 ms" in r["text"]),
+    (
+        "What is wrong with it?",
+        "page",
+        {"trace": "slow"},
+        lambda r: "straggler" in [finding["id"] for finding in r["findings"]],
+    ),
+    (
+        "What can I do?",
+        "findings",
+        {"trace": "slow"},
+        lambda r: all(finding["action"] for finding in r["findings"]) and bool(r["findings"]),
+    ),
+    (
+        "How long is each step?",
+        "tables",
+        {"trace": "base", "noun": "steps", "rows": 3},
+        lambda r: values(r, "duration_ns")[0] == 200 * MS,
+    ),
+    (
+        "Which rank has the longest forward pass?",
+        "tables",
+        {"trace": "slow", "noun": "ranks"},
+        lambda r: values(r, "rank") == [0, 1],
+    ),
+    (
+        "Is it slower than the base?",
+        "compare",
+        {"base": "base", "new": "slow"},
+        lambda r: "No difference shown" in r["text"] and bool(r["tables"]),
+    ),
+    (
+        "Why was step 3 slow?",
+        "explain",
+        {"trace": "base", "step": "step:3"},
+        lambda r: r["tables"][0]["name"] == "causes",
+    ),
+    (
+        "How many kernels run longer than 1 ms?",
+        "query",
+        {"trace": "base", "sql": "SELECT count(*) AS n FROM kernels WHERE duration_ns > 1e6"},
+        lambda r: values(r, "n") == [80],
+    ),
+]
+
+
+def values(reply: dict[str, Any], column: str) -> list[Any]:
+    table = reply["tables"][0]
+    return [row[table["columns"].index(column)] for row in table["rows"]]
+
+
+def test_ten_questions_are_answered_in_structured_content(folder: Path) -> None:
+    async def ask(client: Any) -> list[Any]:
+        return [await client.call_tool(name, given) for _, name, given, _ in QUESTIONS]
+
+    assert len(QUESTIONS) == 10
+    for (question, *_, is_answer), result in zip(QUESTIONS, asked(folder, ask), strict=True):
+        assert not result.is_error, (question, result)
+        reply = result.structured_content
+        assert is_answer(reply), (question, json.dumps(reply, indent=1)[:3000])
+        assert len(json.dumps(reply, ensure_ascii=False)) <= 3 * 2000
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from scripts.python_tables import modules
 from tests import typing_example
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import MS, Plan, make_run
+from tests.measures.test_completeness import launching
 from tests.requirements import ROOT, require
 from traceprof.api import tables
 from traceprof.api.results import ShownRun
@@ -157,11 +158,23 @@ def test_the_readme_runs_as_it_stands(
     assert "9 usual steps: median " in printed
 
 
-def test_a_program_that_uses_it_type_checks_and_runs(folder: Path) -> None:
+def test_a_program_that_uses_it_runs(folder: Path) -> None:
     assert 0 < typing_example.idle_share(folder, "steady") < 1
     assert typing_example.slow_steps(sorted(folder.iterdir())) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("checker", "options"),
+    [
+        ("mypy", ("--strict", "-p", "tests.typing_example")),
+        ("pyright", ("--pythonpath", sys.executable, "tests/typing_example.py")),
+    ],
+)
+def test_it_has_the_types_that_both_checkers_find(checker: str, options: tuple[str, ...]) -> None:
+    require(checker)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "-p", "tests.typing_example"],
+        [sys.executable, "-m", checker, *options],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -272,6 +285,20 @@ def test_figures_are_what_is_kept_of_a_run(folder: Path) -> None:
     assert all(0 <= figures[name] <= 1 for name in ratios)
 
 
+@pytest.mark.parametrize("n_lost", [0, 9])
+def test_figures_are_the_numbers_of_the_page(n_lost: int, tmp_path: Path) -> None:
+    """Shares of GPU time are unknown, not 0% or 100%, if the kernels of 9 of 10 steps are lost."""
+    write_nsys(launching(10, lambda step: step < n_lost).build(), tmp_path / "run.sqlite")
+    run = tp.open(tmp_path / "run.sqlite")
+    figures, verdict = run.figures(), run.page()._document.verdict
+    assert verdict is not None
+    parts = {f"{name}_ratio": ratio for name, ratio in verdict.parts.items()}
+    ratios = {name: value for name, value in figures.items() if name.endswith("_ratio")}
+    assert bool(ratios) is (n_lost == 0)
+    assert ratios == {name: parts[name] for name in ratios}
+    assert set(parts) - set(ratios) <= {"device_memory_ratio"}
+
+
 def test_jobs_and_nodes_are_compared(folder: Path) -> None:
     assert len(tp.nodes(folder).to_frame("nodes")) == 2
     lost = tp.elastic(folder)
@@ -288,4 +315,13 @@ def test_importing_everything_hides_nothing_of_python() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
     assert done.returncode == 0
-    assert {"open", "Run", "Result", "step"} <= set(dir(tp))
+    assert dir(tp) == sorted(API)
+    assert all(hasattr(tp, name) for name in API)
+
+
+API = {
+    *("__version__", "open", "Run", "Result", "Page", "record", "Recorded", "handler"),
+    *("range", "step", "epoch", "metric", "mark", "is_recording"),
+    *("compare", "Comparison", "accuracy", "elastic", "memory", "nodes", "scaling"),
+    *("runs", "Runs"),
+}

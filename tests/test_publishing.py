@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import require
+from traceprof.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 GITHUB = ROOT / ".github"
@@ -61,6 +64,23 @@ def test_the_package_says_where_it_is_from() -> None:
     assert all(url.startswith("https://") for url in project["urls"].values())
 
 
+def test_the_citation_and_the_man_page_have_the_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in citation
+    assert re.search(r'\ndate-released: "20\d\d-\d\d-\d\d"\n', citation)
+    assert f'"traceprof {__version__}"' in (ROOT / "docs" / "traceprof.1").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not on this machine")
+def test_the_man_page_is_typeset_without_a_warning() -> None:
+    page = ROOT / "docs" / "traceprof.1"
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "record" in done.stdout
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="auditwheel is of Linux")
 def test_a_wheel_of_this_machine_fits_others(tmp_path: Path) -> None:
     require("cc")
@@ -81,4 +101,16 @@ def test_a_wheel_of_this_machine_fits_others(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         assert sum(name.endswith(".library") for name in files.namelist()) == 2
         assert not any(name.startswith(("tests", "scripts")) for name in files.namelist())
+        files.extractall(tmp_path / "in stalled")
     assert "manylinux" in run("auditwheel", "show", wheel)
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", "demo", "--no-browser"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "in stalled")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1. Layout conversions" in done.stdout
+    assert (tmp_path / "traceprof-demo" / "report.html").is_file()

@@ -63,4 +63,4 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ELSEWHERE})
+    return sorted({"__version__", *__all__, *_ELSEWHERE} - {"load_ipython_extension"})

@@ -34,6 +34,28 @@ def test_it_prints_the_page_of_the_sample_and_writes_its_report(
     assert run_demo()[0] == 0, "a second demo replaces the files of the first"
 
 
+@pytest.mark.parametrize(
+    ("options", "is_ci", "opens"),
+    [((), False, True), ((), True, False), (("--browser",), True, True)],
+)
+def test_it_opens_the_report_but_not_in_ci(
+    options: tuple[str, ...],
+    is_ci: bool,
+    opens: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(demo.typer, "launch", lambda address: opened.append(address) or 0)
+    monkeypatch.delenv("CI", raising=False)
+    if is_ci:
+        monkeypatch.setenv("CI", "true")
+    done = CliRunner().invoke(app, ["demo", "-o", str(tmp_path / "a b"), *options])
+    assert done.exit_code == 0
+    assert opened == ([(tmp_path / "a b" / "report.html").as_uri()] if opens else [])
+    assert "Try it on your program or trace:" in done.stdout.splitlines()[-4]
+
+
 def test_files_of_others_are_kept_unless_forced(tmp_path: Path) -> None:
     theirs = tmp_path / "report.html"
     theirs.write_text("mine")
@@ -57,6 +79,7 @@ def test_the_wheel_and_the_clone_have_the_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert demo.find_sample() == SAMPLE
+    assert SAMPLE.stat().st_size <= 500_000
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     assert f'"fixtures/traces/{demo.SAMPLE_NAME}" = "traceprof/{demo.SAMPLE_NAME}"' in text
     monkeypatch.setattr(demo, "_PLACES", (tmp_path,))

@@ -34,7 +34,7 @@ _SHELLS: Final = re.compile(r"[|&;<>()$`*?\[~{]|^\w+=")
 """What a shell makes something of; without it a command needs none."""
 _TIMEOUT_S: Final = 300.0
 
-_ELSEWHERE: Final = {
+ELSEWHERE: Final = {
     r"(git|pip|mkdocs|uv|nsys|docker|kubectl|sbatch|srun) ": "installs, or is no command of ours",
     r"scripts/": "tests/scripts/test_first_commands.py",
     r"(sqlite3|datasette) ": "a program of others",
@@ -65,7 +65,7 @@ class Example:
     @property
     def elsewhere(self) -> str:
         """Why it is not run, or ""."""
-        return next((why for how, why in _ELSEWHERE.items() if re.match(how, self.command)), "")
+        return next((why for how, why in ELSEWHERE.items() if re.match(how, self.command)), "")
 
 
 def examples(page: Path) -> Iterator[Example]:
@@ -82,10 +82,20 @@ def examples(page: Path) -> Iterator[Example]:
             printed = "\n".join(lines[i + 1 : end]) if is_console else ""
             command = _command(lines[i], is_console)
             yield Example(page.name, first + i, command, printed.strip("\n"))
-    if page.name == "README.md":
-        for number, line in enumerate(text.splitlines(), 1):
-            for command in re.findall(r"`(traceprof [^`]*)`", line) if line[:1] == "|" else ():
-                yield Example(page.name, number, command, "")
+
+
+def inline_examples(page: Path) -> Iterator[Example]:
+    """Yield the commands in the sentences and tables of a page that no block of a page shows."""
+    text = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"))
+    for found in re.finditer(r"`(traceprof [^`]+)`", text):
+        command = " ".join(found[1].replace("\\|", "|").split())
+        if command not in _in_blocks():
+            yield Example(page.name, text.count("\n", 0, found.start()) + 1, command, "")
+
+
+@cache
+def _in_blocks() -> frozenset[str]:
+    return frozenset(one.command for page in PAGES for one in examples(page))
 
 
 def _command(line: str, is_console: bool) -> str:

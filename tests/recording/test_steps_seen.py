@@ -35,7 +35,12 @@ def test_what_was_tried_is_not_advised_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("n_steps", "expected"),
-    [(6, []), (5, ["--steps starts at 5, but the program ran 5 steps (from 0)"])],
+    [
+        (10, []),
+        (9, ["--steps ends at 9, but the program ran 9 steps (from 0)"]),
+        (6, ["--steps ends at 9, but the program ran 6 steps (from 0)"]),
+        (5, ["--steps starts at 5, but the program ran 5 steps (from 0)"]),
+    ],
 )
 def test_steps_that_never_came(tmp_path, n_steps, expected):
     seen = {"steps": n_steps, "backward passes": 6, "optimizer steps": 6}

@@ -76,6 +76,7 @@ def test_every_command_that_prints_is_tried() -> None:
     assert not {command.name for command in COMMANDS} & printing & (silent | running)
 
 
+@pytest.mark.slow
 def test_every_file_of_the_corpus_takes_no_more_memory_than_it_may(
     server: Server, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_any_two_traces_are_a_run(tmp_path: Path) -> None:
     assert tally.verdicts[ACCEPTED] > tally.verdicts[REFUSED]
 
 
+@pytest.mark.slow
 def test_damaged_files_give_right_numbers_or_one_line(tmp_path: Path) -> None:
     tried = run_campaign(tmp_path, seed=3, count=130)
     assert [line for one in tried for line in one.defects] == []

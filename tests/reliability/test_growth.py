@@ -63,6 +63,7 @@ def test_what_is_linear_does_not_grow(pattern: str) -> None:
     assert growth(pattern).ratio <= ALLOWED
 
 
+@pytest.mark.slow
 def test_every_pattern_of_the_package_is_among_those_that_are_tried() -> None:
     used = all_patterns()
     assert len(used) > 450
@@ -71,6 +72,7 @@ def test_every_pattern_of_the_package_is_among_those_that_are_tried() -> None:
         assert where in wheres
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_pattern_takes_more_than_its_text_is_long(part: int) -> None:
     grown = [_told(one) for one in all_patterns()[part::_PARTS]]

@@ -30,7 +30,8 @@ from tests.reliability import forms, oracle
 from tests.reliability.inputs import CLASSES, Question
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
-from traceprof.mcp_server import MAX_CHARACTERS, server_of
+from traceprof.mcp_server import server_of
+from traceprof.mcp_server.replies import MAX_TOKENS
 from traceprof.recording.spool import read_events
 
 CPU_S: Final = 20.0
@@ -169,7 +170,7 @@ def _called(folder: str, tool: str, arguments: str) -> tuple[str, str]:
         verdict, text = ACCEPTED, "".join(one.text for one in found.content)
     if any(ord(one) < 32 and one not in "\n\t" for one in text):
         return DEFECT, f"{said}: controls are said: {text[:200]!r}"
-    if len(text) > MAX_CHARACTERS + 200:
+    if len(text) > 3 * MAX_TOKENS:
         return DEFECT, f"{said}: {len(text)} characters"
     return verdict, ""
 

@@ -98,16 +98,18 @@ def test_the_demo_shows_a_page_before_anything_is_recorded(checkout: Path) -> No
     assert [line for line in alone if line.startswith(("ran ", "set up"))] == kept[:4]
 
 
-def test_what_is_left_out_is_said() -> None:
-    """Of one test that is not quick and one that is."""
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+def test_what_is_left_out_is_said(workers: str) -> None:
+    """Of one test that is not quick, one that is, and one with more cases than are quick."""
     assert {"nsys", "torch", "slow"} <= set(NOT_QUICK)
     ours = "tests/test_notebook.py"
     chosen = (
         f"{ours}::test_its_figures_are_as_wide_as_the_page_and_send_nothing",
         f"{ours}::test_no_way_of_showing_a_figure_offers_the_upload",
+        "tests/names/test_classes.py::test_public_names",
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:randomly", *chosen],
+        [sys.executable, "-m", "pytest", workers, "-q", "-p", "no:randomly", *chosen],
         cwd=ROOT,
         env={**os.environ, "TRACEPROF_QUICK": "1", "TRACEPROF_REQUIRE": ""},
         capture_output=True,
@@ -116,5 +118,8 @@ def test_what_is_left_out_is_said() -> None:
     )
     assert done.returncode == 0, done.stdout
     said = done.stdout[done.stdout.index("skipped, and why") :].splitlines()
-    assert said[1] == "     1 not among the quick tests: scripts/test --all"
-    assert "1 passed, 1 skipped" in said[2]
+    n_cases, _, reason = said[1].strip().partition(" ")
+    assert int(n_cases) > 100
+    assert reason == "further cases of a test, not among the quick tests: scripts/test --all"
+    assert said[2] == "     1 not among the quick tests: scripts/test --all"
+    assert "4 passed, 1 skipped" in said[3]

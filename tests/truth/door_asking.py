@@ -251,7 +251,12 @@ class Asker:
         server = import_module("traceprof.mcp_server")
         tools = server.Tools(server.Folders([self.trace.parent]))
         named_so = {key: self.trace.name if own == "T" else own for key, own in asked.items()}
-        return self._python(lambda: from_text(getattr(tools, tool)(**named_so), SIGNATURES))
+
+        def read() -> Exhibit:
+            reply = getattr(tools, tool)(**named_so)
+            return from_text(reply.body or reply.text, SIGNATURES)
+
+        return self._python(read)
 
     def kept(self) -> Exhibit:
         """Return what `runs add` keeps of the run in its database."""

@@ -124,7 +124,7 @@ DOORS: Final[tuple[Door, ...]] = (
     *(
         Door(
             f"mcp: tables {noun}",
-            {"breakdown": "breakdown table", "steps": "steps, some rows"}.get(noun, noun),
+            {"steps": "steps, some rows"}.get(noun, noun),
             "assistant",
             ("tables",),
             {"trace": "T", "noun": noun, "rows": 200},

@@ -110,8 +110,8 @@ class Run(Tables):
     def figures(self) -> dict[str, float]:
         """Return the known headline metrics of the run, for a program's logger.
 
-        The metrics are throughput, step time, and GPU time shares, as in `traceprof runs add`.
-        Each name ends with the unit.
+        The metrics are throughput, step time, and GPU time shares, as on the page and in
+        `traceprof runs add`. Each name ends with the unit.
 
         Raises:
             TraceprofError: a file cannot be read, or the window is not in this run.

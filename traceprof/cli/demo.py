@@ -6,6 +6,7 @@ in a clone of the repository it is in fixtures/. Only the folder of the demo is 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,8 +30,9 @@ def demo(
         Path, option("--output -o", "Write the sample trace and its report to FOLDER.", "FOLDER")
     ] = Path("traceprof-demo"),
     browser: Annotated[
-        bool, option("--browser/--no-browser", "Open the report in a browser. Default: yes.")
-    ] = True,
+        bool | None,
+        option("--browser/--no-browser", "Open the report in a browser. Default: yes, not in CI."),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Analyze a sample trace: print its page and open its report.
@@ -68,7 +70,8 @@ def demo(
         "  traceprof TRACE\n"
         "  traceprof timeline TRACE\n"
     )
-    if browser and typer.launch(page.resolve().as_uri()):
+    opens = "CI" not in os.environ if browser is None else browser
+    if opens and typer.launch(page.resolve().as_uri()):
         message(f"no browser was found: open {page}")
 
 

@@ -55,14 +55,14 @@ def notes_on_steps(folder: Path, bounds: Bounds, step_from: str) -> list[str]:
         found, key=lambda summary: (summary.get("steps", 0), sum(_event_counts(summary).values()))
     )
     n_steps = seen.get("steps", 0)
-    first_step = bounds.steps[0] if bounds.steps is not None else 0
+    first_step, last_step = bounds.steps or (0, 0)
     if not n_steps:
         return [_note_without_steps(_event_counts(seen), step_from)]
     notes = []
-    if n_steps <= first_step:
-        notes.append(
-            f"--steps starts at {first_step}, but the program ran {n_steps} steps (from 0)"
-        )
+    if n_steps <= last_step:
+        end = "starts" if n_steps <= first_step else "ends"
+        step = first_step if n_steps <= first_step else last_step
+        notes.append(f"--steps {end} at {step}, but the program ran {n_steps} steps (from 0)")
     if not step_from and not seen.get("named"):
         notes += filter(None, (_note_on_backward(seen), _note_on_alternation(seen)))
     return notes

@@ -13,7 +13,7 @@ from tests.render.documents import document_of_results, measured
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.trace import TraceInfo
 from traceprof.render.registry import Options, render
-from traceprof.render.text.page import sparkline
+from traceprof.render.text.page import sparkline, stacked_bar
 from traceprof.session.answer import Document
 from traceprof.session.verdict import Verdict
 
@@ -180,3 +180,18 @@ def test_where_nothing_worked_the_page_says_so() -> None:
     text = render("text", measured(trace, ["breakdown", "kernels"], "all"))
     assert "note: GPU activity was recorded, but the trace contains none." in text
     assert "by kernel name" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("tiny", [0.0004, 0.002])
+def test_the_legend_shows_each_sign_of_the_bar(width: int, tiny: float) -> None:
+    """A part that would be printed as 0.0% is in neither."""
+    names = ("exposed_communication", "exposed_transfer", "device_memory", "idle")
+    parts = dict(zip(names, (0.2, 0.01, tiny, 0.1), strict=True))
+    parts["compute"] = 1 - sum(parts.values())
+    bar, *legend = [line.plain for line in stacked_bar(parts, width, {})]
+    entries = [entry for line in legend for entry in re.split(r"\s{2,}", line.strip())]
+    assert {*bar.strip()} == {entry[0] for entry in entries}
+    assert ("▪ device memory 0.2%" in entries) is (tiny == 0.002)
+    assert not any(entry.endswith(" 0.0%") for entry in entries)
+    assert all(len(line.rstrip()) <= width for line in (bar, *legend))

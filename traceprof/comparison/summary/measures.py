@@ -164,8 +164,13 @@ def _kernels_count(trace: Trace) -> int:
 
 
 def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
-    """Yield the parts of GPU time, overlap, kernel counts and the tensor core share."""
+    """Yield the parts of GPU time, overlap, kernel counts and the tensor core share.
+
+    They are unknown, as on the page, if too much of the GPU activity is missing.
+    """
     if "breakdown" not in results or results["breakdown"].tables["total"].empty:
+        return
+    if "findings" in results and not results["findings"].scalars.get("is_idle_known", True):
         return
     total, base = results["breakdown"].tables["total"].row(0), base_of(ranks)
     for part in PARTS:

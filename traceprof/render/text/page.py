@@ -25,7 +25,7 @@ from traceprof.render.shown import Row
 from traceprof.render.text.tables import WrappingConsole, unbroken
 from traceprof.session.answer import Document
 from traceprof.session.caveats import INCOMPLETE
-from traceprof.session.shares import LEAST_SHARE
+from traceprof.session.shares import MIN_REST_RATIO
 from traceprof.session.verdict import Verdict
 from traceprof.units import format_duration, format_ratio
 
@@ -70,21 +70,24 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
 
 
 def stacked_bar(
-    parts: Mapping[str, float], width: int, least_share: float, idle: Mapping[str, float]
+    parts: Mapping[str, float], width: int, idle: Mapping[str, float]
 ) -> Iterator[Text]:
-    """Yield a bar of the five parts, then a line with their names and shares.
+    """Yield a bar of the five parts, then lines with the names and shares of its parts.
 
-    ``parts`` maps a part's key to its share. The line leaves out parts below ``least_share``.
+    ``parts`` maps a part's key to its share; shares that would be printed as 0.0% are left out.
     ``idle`` maps each cause of idle time to its share; the bar shows the names of the causes.
     """
-    shares = [parts[part.key] for part in PART_STYLES]
+    shares = [0.0 if parts[part.key] < MIN_REST_RATIO else parts[part.key] for part in PART_STYLES]
     yield Text(" " * (_LABEL_WIDTH - 2)) + _bar(shares, width - _LABEL_WIDTH, idle)
     line = Text(" " * _LABEL_WIDTH)
-    for part in PART_STYLES:
-        ratio = parts[part.key]
-        if ratio >= least_share:
-            line.append(f"{part.glyph} ", style=part.category.dark)
-            line.append(f"{part.label} {format_ratio(ratio)}  ", style="default")
+    for part, ratio in zip(PART_STYLES, shares, strict=True):
+        if ratio:
+            entry = Text(f"{part.glyph} ", style=part.category.dark)
+            entry.append(f"{part.label} {format_ratio(ratio)}", style="default")
+            if len(line) + len(entry) > width and len(line) > _LABEL_WIDTH:
+                yield line
+                line = Text(" " * _LABEL_WIDTH)
+            line.append(entry).append("  ")
     yield line
 
 
@@ -260,7 +263,7 @@ def _answer(
         yield from _labeled("Bottleneck", Text(briefing.answer, style="bold"), options.line_width)
     if verdict.parts:
         width = min(options.width, _MAX_WIDTH)
-        yield from stacked_bar(verdict.parts, width, LEAST_SHARE, verdict.idle)
+        yield from stacked_bar(verdict.parts, width, verdict.idle)
     for text in briefing.made_of:
         yield from _by_label(text, options.line_width)
     if verdict.has_steps:

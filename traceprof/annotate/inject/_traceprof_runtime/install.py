@@ -97,6 +97,7 @@ def start(prepare=None):
     elif settings.STEPS is not None:
         session.hold()
         steps.on_boundary(_at_step)
+        session.at_end(_finish)  # also of a program without torch: it may end before these steps
     elif settings.DELAY_S or settings.DURATION_S:
         session.hold()
         if start_thread(_capture_by_time, "traceprof-bounds") is None:
