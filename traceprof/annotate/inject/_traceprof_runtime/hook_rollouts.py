@@ -125,7 +125,8 @@ def count_generated(torch, result, args, kwargs):
     """Return the number of sequences and tokens that a call generated, and the longest length.
 
     (0, 0, 0) if unknown. Results are tensors of tokens, which begin with the prompt, or lists of
-    requests with ``outputs``, each with ``token_ids``.
+    requests: of vLLM with ``outputs``, each with ``token_ids``, of SGLang with ``meta_info``. A
+    result that the program reads piece by piece stays unread.
     """
     try:
         sequences = getattr(result, "sequences", result)
@@ -137,7 +138,15 @@ def count_generated(torch, result, args, kwargs):
             is_encoder_decoder = getattr(getattr(args[0], "config", None), "is_encoder_decoder", 0)
             n_prompt = prompt.shape[-1] if isinstance(prompt, torch.Tensor) else 0
             return n, n * (length - (1 if is_encoder_decoder else n_prompt)), length
-        lengths = [len(output.token_ids) for request in result for output in request.outputs]
+        requests = [result] if isinstance(result, dict) else result
+        if not isinstance(requests, (list, tuple)):
+            return 0, 0, 0
+        lengths = []
+        for request in requests:
+            if isinstance(request, dict):
+                lengths.append(request["meta_info"]["completion_tokens"])
+            else:
+                lengths += [len(output.token_ids) for output in request.outputs]
         return len(lengths), sum(lengths), 0
     except Exception:
         return 0, 0, 0
