@@ -15,6 +15,19 @@ class LLM:
     def sleep(self, level=1): pass
     def wake_up(self, tags=None): pass
 """,
+    "vllm/v1/engine/llm_engine.py": """
+import types
+class LLMEngine:
+    def __init__(self):
+        scheduler = types.SimpleNamespace(max_num_seqs=4)
+        self.vllm_config = types.SimpleNamespace(scheduler_config=scheduler)
+        self.left = 8
+    def get_num_unfinished_requests(self):
+        return self.left
+    def step(self):
+        self.left -= 2 if self.left > 2 else 1
+        return []
+""",
     "sglang/srt/entrypoints/engine.py": """
 class Engine:
     def generate(self, prompt=None, stream=False):
@@ -106,6 +119,15 @@ def test_engines_generate_sleep_and_take_weights(emitted):
         *("sleep_wake", "generation", ("sequences", 2), ("tokens", 6), "sleep_wake"),
         *("generation", ("sequences", 3), ("tokens", 15), "weight_sync", "sleep_wake"),
     ]
+
+
+def test_running_sequences_of_vllm_are_marked_as_they_end_without_waiting_ones(emitted):
+    engine = imported("vllm.v1.engine.llm_engine").LLMEngine()
+    while engine.left:
+        assert engine.step() == []
+    assert emitted == [("running", n) for n in (4, 2, 1, 0)]
+    del engine.vllm_config  # another version
+    engine.step()
 
 
 def test_a_stream_is_left_to_the_program(emitted):

@@ -2,7 +2,8 @@
 
 GENERATION, LOGPROBS, REWARD, WEIGHTS = "generation", "logprobs", "reward", "weight_sync"
 ADVANTAGE, ENGINE, UPDATE, ENVIRONMENT = "advantage", "sleep_wake", "update", "environment"
-ROLLOUT, USED = "rollout", "rollout.used"
+ROLLOUT, USED, RUNNING = "rollout", "rollout.used", "generation.running"
+ENGINE_STEPS = ("vllm.v1.engine.llm_engine", "LLMEngine", "step")
 
 _OPENRLHF = "openrlhf.trainer."
 # (module, class, function): phase
