@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.logs.reading import one_run
 from traceprof.model.summary import Summary
-from traceprof.render.charts.pace import pace_chart
+from traceprof.render.charts.curves import pace_chart
 
 
 def log(tmp_path: Path, step_ms: Callable[[int], float], n: int = 40) -> Summary:

@@ -9,11 +9,15 @@ from traceprof.comparison import CURVE_NAME, NODES_NAME, SCALING, TIMELINE_NAME,
 from traceprof.model.results import Result, Unit
 from traceprof.model.summary import Summary
 from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
-from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
+from traceprof.render.charts.curves import (
+    accuracy_chart,
+    curves_style,
+    pace_chart,
+    scaling_charts,
+)
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.charts.memory import memory_chart, memory_style
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
-from traceprof.render.charts.pace import pace_chart, pace_style
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_prose, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
@@ -117,7 +121,7 @@ def render_html(document: Answered, options: Options, runs: Sequence[Summary] = 
         html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
-    styles += [pace_style()] if pace else []
+    styles += [curves_style()] if pace else []
     return write_document(title, f"{top}<main>{''.join(body)}</main>", styles)
 
 

@@ -16,8 +16,8 @@ from traceprof.model.summary import Summary
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
+from traceprof.render.charts.curves import curves_style, pace_chart
 from traceprof.render.charts.figure import figures_script
-from traceprof.render.charts.pace import pace_chart, pace_style
 from traceprof.render.charts.roofline import roofline_of_two_runs
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
@@ -310,7 +310,7 @@ def render_compared(
     return write_document(
         title,
         body,
-        (category_style(), style, _STYLE, pace_style() if pace else ""),
+        (category_style(), style, _STYLE, curves_style() if pace else ""),
         fragment,
         script,
     )
