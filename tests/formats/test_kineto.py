@@ -380,6 +380,25 @@ def test_devices_that_the_list_lacks_are_of_its_only_model(
         assert plain(unlisted, "uuid", "sm_count", "used") == [("", 304, 1)]
 
 
+@pytest.mark.parametrize(
+    ("units", "memory_gib", "warp", "recorded", "name"),
+    [
+        (304, 192, 64, "", "AMD Instinct MI300X"),
+        (304, 256, 64, "", "AMD Instinct MI325X"),
+        (304, 192, 64, "AMD Radeon Graphics", "AMD Radeon Graphics"),
+        (104, 64, 64, "", ""),  # of several models
+        (304, 192, 32, "", ""),
+    ],
+)
+def test_an_amd_gpu_without_a_name_is_named_by_its_properties(
+    tmp_path: Path, units: int, memory_gib: int, warp: int, recorded: str, name: str
+) -> None:
+    device = {"id": 0, "name": recorded, "numSms": units, "totalGlobalMem": memory_gib << 30}
+    device |= {"computeMajor": 9, "computeMinor": 4, "warpSize": warp}
+    path = write(tmp_path / "t.json", [kernel("k", 0, 5)], deviceProperties=[device])
+    assert open_trace(path).devices.to_frame()["name"].tolist() == [name]
+
+
 @pytest.mark.parametrize("written", ["\\ud800", "\xff"])
 def test_texts_beside_the_events_are_unicode(tmp_path: Path, written: str) -> None:
     text = as_json(

@@ -39,6 +39,19 @@ OTHERS = {
     "paddle  ": ("loss: 2.5, learning_rate: 1e-05, global_step: 10, interval_runtime: 4.0, "
                  "interval_samples_per_second: 32.0, interval_steps_per_second: 2.0, epoch: 0.5\n",
                  {"samples_per_s": 32, "steps_per_s": 2, "last_loss": 2.5}),
+    "paddle   ": ("epoch: 1, batch_id: 0, AUC:0.9, loss:2.9, avg_reader_cost: 0.1 sec, "
+                  "avg_batch_cost: 0.001 sec, avg_samples: 0.128, ips: 128.0 ins/s\n"
+                  "epoch: 1, batch_id: 500, AUC:0.9, loss:2.5, avg_reader_cost: 0.1 sec, "
+                  "avg_batch_cost: 0.5 sec, avg_samples: 64.0, ips: 128.0 ins/s\n"
+                  "epoch: 1 done, AUC: 0.9,loss:2.5, epoch time: 300.0 s\n",
+                  {"step_period_ns": 0.5 * S, "samples_per_s_per_rank": 128, "last_loss": 2.5,
+                   "batch_per_device_count": 64}),
+    "paddle    ": ("[TRAIN] epoch: 1, iter: 10/1000, loss: 2.5, lr: 0.0099, batch_cost: 0.5000, "
+                   "reader_cost: 0.04, ips: 8.0 samples/sec | ETA 00:03:17\n",
+                   {"step_period_ns": 0.5 * S, "samples_per_s_per_rank": 8, "last_loss": 2.5}),
+    "ssd": ("timer: 0.5000 sec.\niter 10 || Loss: 2.5 || timer: 0.5000 sec.\n"
+            "Timer: 0.5000\nepoch:0 || iter:20 || Loss:2.5\n",
+            {"step_period_ns": 0.5 * S, "last_loss": 2.5}),
     "tf-estimator": ("INFO:tensorflow:accuracy = 0.5, loss = 2.5, step = 101 (64.3 sec)\n"
                      "INFO:tensorflow:global_step/sec: 2.0\nINFO:tensorflow:Saving dict for "
                "global step "

@@ -32,7 +32,7 @@ _PROMPT_S: Final = 1.0
 
 def killed_at_each_step(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Kill −9 just before each thing that a command does to a file."""
-    tally = Faults("killed (−9) before every step of writing")
+    tally = Faults("`kill -9` before each file operation")
     for job, step, ended in _steps(place, server, rng, n, signal=signal.SIGKILL):
         harms = [*place.harms(job, ended=False)]
         if rng.random() < 0.1:
@@ -44,7 +44,7 @@ def killed_at_each_step(place: Workplace, server: Server, rng: random.Random, n:
 
 def killed_at_random(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Kill −9 at a random moment of the work."""
-    tally = Faults("killed (−9) at a random moment")
+    tally = Faults("`kill -9` at a random time")
     for job in jobs(rng, n):
         place.prepare(job)
         ended = _stop_at_random(server, job, rng, signal.SIGKILL)
@@ -56,7 +56,7 @@ def interrupted_at_each_step(
     place: Workplace, server: Server, rng: random.Random, n: int
 ) -> Faults:
     """Ctrl-C just before each thing that a command does to a file."""
-    tally = Faults("Ctrl-C before every step of writing")
+    tally = Faults("Ctrl-C before each file operation")
     for job, step, ended in _steps(place, server, rng, n, signal=signal.SIGINT):
         tally.count(f"{job.name}, step {step}", _harms_of_interrupt(place, job, ended), ended.code)
     return tally
@@ -64,7 +64,7 @@ def interrupted_at_each_step(
 
 def interrupted_at_random(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Ctrl-C at a random moment, from the start of the interpreter on."""
-    tally = Faults("Ctrl-C at a random moment of the whole program")
+    tally = Faults("Ctrl-C at a random time, including start-up")
     for job in jobs(rng, n):
         place.prepare(job)
         if job.name == "record":  # its program gets it, too: tests/recording/programs
@@ -93,7 +93,7 @@ def interrupted_at_random(place: Workplace, server: Server, rng: random.Random, 
 
 def system_errors(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """The system refuses one thing that a command does to a file: full, broken, not allowed."""
-    tally = Faults("an error of the system at every step of writing (full, I/O, access, quota)")
+    tally = Faults("a system error at each file operation (disk full, I/O, access, quota)")
     for job, step, ended in _steps(place, server, rng, n, errno=_PLANNED):
         tally.count(f"{job.name}, step {step}", harms_of_error(place, job, ended), ended.code)
     return tally
@@ -101,7 +101,7 @@ def system_errors(place: Workplace, server: Server, rng: random.Random, n: int) 
 
 def files_that_cannot_grow(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """No file may be longer than a random number of bytes."""
-    tally = Faults("files that cannot grow beyond a random size")
+    tally = Faults("a file size limit")
     for job in jobs(rng, n):
         place.prepare(job)
         # What is read for a plan of pages is not written; the log of the command itself is.
@@ -112,7 +112,7 @@ def files_that_cannot_grow(place: Workplace, server: Server, rng: random.Random,
 
 def full_disks(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """The folder of the output is a small disk of its own that is full after some bytes."""
-    tally = Faults("a disk that is full (a small one, mounted)")
+    tally = Faults("a full disk (a small disk, mounted)")
     disk = place.folder.with_name("disk")
     for job in (job for job in jobs(rng, n) if job.output.endswith(("html", "sqlite"))):
         place.restore()
@@ -141,7 +141,7 @@ def full_disks(place: Workplace, server: Server, rng: random.Random, n: int) -> 
 
 def unwritable_folders(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """The folder may be read only, or goes away while the command runs."""
-    tally = Faults("folders that may only be read, or that go away")
+    tally = Faults("read-only folders, and folders that disappear")
     for job in jobs(rng, n):
         place.prepare(job)
         if rng.random() < 0.5 and os.getuid() == 0:
@@ -171,7 +171,7 @@ def unwritable_folders(place: Workplace, server: Server, rng: random.Random, n: 
 
 def replaced_while_read(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """An input is replaced, truncated or removed while it is read."""
-    tally = Faults("files replaced, truncated or removed while they are read")
+    tally = Faults("files that are replaced, truncated, or removed while traceprof reads them")
     for job in (job for job in jobs(rng, n) if job.arguments[0] in _READING):
         place.prepare(job)
         names = [one for one in job.arguments if (place.folder / one).is_file()]
@@ -191,7 +191,7 @@ def replaced_while_read(place: Workplace, server: Server, rng: random.Random, n:
 
 def clock_jumps(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Wall time jumps by hours or years, back and forth, between any two looks at it."""
-    tally = Faults("a clock that jumps back and forth")
+    tally = Faults("a clock that jumps")
     for job in jobs(rng, n):
         place.prepare(job)
         offset_s = rng.choice((-1e9, -3600.0, 3600.0, 1e9))
@@ -205,7 +205,7 @@ def clock_jumps(place: Workplace, server: Server, rng: random.Random, n: int) ->
 
 def little_memory(place: Workplace, _: Server, rng: random.Random, n: int) -> Faults:
     """The whole program gets a random amount of memory, from less than most commands take."""
-    tally = Faults("a limit of memory")
+    tally = Faults("a memory limit")
     for job in jobs(rng, n):
         place.prepare(job)
         program = _program(place, job, memory_bytes=rng.randrange(100, 480) * _MIB)
@@ -217,7 +217,7 @@ def little_memory(place: Workplace, _: Server, rng: random.Random, n: int) -> Fa
 
 def streams_that_fail(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Standard output or standard error is full, or nobody reads it any more."""
-    tally = Faults("standard output and error that are full")
+    tally = Faults("a full standard output or standard error")
     for job in jobs(rng, n):
         place.prepare(job)
         stream = rng.choice(("stdout", "stderr"))
@@ -231,7 +231,7 @@ def streams_that_fail(place: Workplace, server: Server, rng: random.Random, n: i
 
 def eight_at_once(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Eight programs that read and write the same files at the same time."""
-    tally = Faults("8 readers and writers of the same files at once")
+    tally = Faults("8 processes that read and write the same files")
     writing = [job for job in JOBS if job.output == "out.html" or job.name.startswith("runs")]
     for _ in range(max(1, n // 8)):
         chosen = [job for job in rng.choices(writing, k=8) if job.name != "runs rm"]

@@ -60,17 +60,17 @@ def nsys_bytes(folder: Path, rng: random.Random) -> Question:
 
 
 def nsys_rows(folder: Path, rng: random.Random) -> Question:
-    """An nsys export with values, columns and tables that cannot be."""
+    """An nsys export with invalid values, columns, and tables."""
     return _rows(folder, rng, "sqlite")
 
 
 def nvprof_bytes(folder: Path, rng: random.Random) -> Question:
-    """A file of nvprof whose bytes or pages are damaged."""
+    """An nvprof file whose bytes or pages are damaged."""
     return _bytes(folder, rng, "nvprof")
 
 
 def nvprof_rows(folder: Path, rng: random.Random) -> Question:
-    """A file of nvprof with values, columns and tables that cannot be."""
+    """An nvprof file with invalid values, columns, and tables."""
     return _rows(folder, rng, "nvprof")
 
 
@@ -80,23 +80,23 @@ def kineto_bytes(folder: Path, rng: random.Random) -> Question:
 
 
 def xplane_bytes(folder: Path, rng: random.Random) -> Question:
-    """An XPlane file of jax.profiler whose bytes are damaged."""
+    """An XPlane file (jax.profiler) whose bytes are damaged."""
     question = _bytes(folder, rng, "pb")
     return replace(question, trace=None)  # what is left of it no oracle reads
 
 
 def rocpd_bytes(folder: Path, rng: random.Random) -> Question:
-    """A database of rocprofv3 whose bytes or pages are damaged."""
+    """A rocprofv3 database whose bytes or pages are damaged."""
     return _bytes(folder, rng, "rocpd")
 
 
 def rocpd_rows(folder: Path, rng: random.Random) -> Question:
-    """A database of rocprofv3 with values, columns and tables that cannot be."""
+    """A rocprofv3 database with invalid values, columns, and tables."""
     return _rows(folder, rng, "rocpd")
 
 
 def kineto_values(folder: Path, rng: random.Random) -> Question:
-    """A Kineto file with values, spellings and nesting that cannot be."""
+    """A Kineto file with invalid values, spellings, and nesting."""
     path = folder / "trace.json"
     how, text = mutations.changed_document(_example("json").decode(), rng)
     path.write_text(text, "utf-8", "surrogatepass")
@@ -104,7 +104,7 @@ def kineto_values(folder: Path, rng: random.Random) -> Question:
 
 
 def gzipped(folder: Path, rng: random.Random) -> Question:
-    """Any of these gzipped: well, badly, or far larger inside."""
+    """Any of these files compressed with gzip: valid, damaged, or far larger when unpacked."""
     kind = rng.choice(("json", "sqlite", "nvprof"))
     path = folder / f"trace.{kind}.gz"
     how, data = mutations.packed(_example(kind), rng)
@@ -113,7 +113,7 @@ def gzipped(folder: Path, rng: random.Random) -> Question:
 
 
 def own_recordings(folder: Path, rng: random.Random) -> Question:
-    """A recording of our own, with the tables that only we write."""
+    """A traceprof recording, with the tables that only traceprof writes."""
     path = folder / "trace.sqlite"
     path.write_bytes(_example("own"))
     how = mutations.change_database(path, rng)
@@ -121,7 +121,7 @@ def own_recordings(folder: Path, rng: random.Random) -> Question:
 
 
 def many_ranks(folder: Path, rng: random.Random) -> Question:
-    """A run of ranks with one damaged file among them, or under odd names."""
+    """A run of several ranks with one damaged file, or with unusual file names."""
     run = folder / "run"
     run.mkdir()
     for rank in (0, 1):
@@ -143,7 +143,7 @@ def many_ranks(folder: Path, rng: random.Random) -> Question:
 
 
 def manifests(folder: Path, rng: random.Random) -> Question:
-    """The manifest of a run: paths, ranks and sizes that cannot be."""
+    """A run manifest with invalid paths, ranks, and sizes."""
     for rank in (0, 1):
         (folder / f"rank{rank}.sqlite").write_bytes(_example(f"rank{rank}"))
     entries = [{"file": f"rank{rank}.sqlite", "rank": rank, "host": "a"} for rank in (0, 1)]
@@ -155,14 +155,14 @@ def manifests(folder: Path, rng: random.Random) -> Question:
 
 
 def rules(folder: Path, rng: random.Random) -> Question:
-    """A file of rules (TOML)."""
+    """A rules file (TOML)."""
     text = '[[rule]]\nactivity = "gemm"\npattern = "gemm_[0-9]"\n\n[[rule]]\n'
     more = "activity = \"normalization\"\npattern = 'ampere.*'\n"
     return _settings(folder, rng, "--rules", text + more)
 
 
 def hardware(folder: Path, rng: random.Random) -> Question:
-    """A file of hardware (TOML)."""
+    """A hardware file (TOML)."""
     text = (
         '[link]\nnic = "100Gb/s"\n\n[[gpu]]\nkey = "mine"\nnames = ["B200", "GPU"]\n'
         'tflops = { fp32 = 10.6 }\nmemory_gb_per_s = 732\npcie_generation = 3\nsource = "us"\n'
@@ -171,7 +171,7 @@ def hardware(folder: Path, rng: random.Random) -> Question:
 
 
 def cluster(folder: Path, rng: random.Random) -> Question:
-    """A file of hosts and racks (TOML)."""
+    """A file with hosts and racks (TOML)."""
     path, run = folder / "cluster.toml", folder / "run"
     run.mkdir()
     for rank in (0, 1):
@@ -199,7 +199,7 @@ def cluster(folder: Path, rng: random.Random) -> Question:
 
 
 def logs(folder: Path, rng: random.Random) -> Question:
-    """What a training program printed."""
+    """The log of a training program."""
     how, text = _text(LOG, rng, mutations.changed_lines)
     path = folder / "a.log"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -217,7 +217,7 @@ def tables(folder: Path, rng: random.Random) -> Question:
 
 
 def databases_of_runs(folder: Path, rng: random.Random) -> Question:
-    """The database of runs, damaged."""
+    """A damaged database of runs."""
     path = folder / "runs.db"
     path.write_bytes(_example("runs"))
     if rng.random() < 0.5:
@@ -229,7 +229,7 @@ def databases_of_runs(folder: Path, rng: random.Random) -> Question:
 
 
 def exported(folder: Path, rng: random.Random) -> Question:
-    """A file of exported runs."""
+    """A file with exported runs."""
     how, text = _text(_example("exported").decode(), rng, mutations.changed_document)
     path = folder / "runs.json"
     path.write_text(text, "utf-8", "surrogatepass")
@@ -238,7 +238,7 @@ def exported(folder: Path, rng: random.Random) -> Question:
 
 
 def cuts(folder: Path, rng: random.Random) -> Question:
-    """A file that `traceprof cut` wrote of any format, damaged afterwards."""
+    """A file that `traceprof cut` wrote, damaged afterwards (all formats)."""
     kind = rng.choice(("sqlite", "json", "nvprof"))
     path = folder / f"cut.{kind}"
     path.write_bytes(_cut(kind))
@@ -259,7 +259,7 @@ def cutting(folder: Path, rng: random.Random) -> Question:
 
 
 def pages(folder: Path, rng: random.Random) -> Question:
-    """Pages, timelines and comparisons of damaged files."""
+    """Reports, timelines, and comparisons of damaged files."""
     made = rng.choice((nsys_rows, nvprof_rows, kineto_values, own_recordings))
     question = made(folder, rng)
     path, output = str(question.trace), str(folder / "out.html")
@@ -279,7 +279,7 @@ def pages(folder: Path, rng: random.Random) -> Question:
 
 
 def windows(folder: Path, rng: random.Random) -> Question:
-    """Texts of `--window`, `--step-ranges` and `--against`."""
+    """Values of `--window`, `--step-ranges`, and `--against`."""
     path = folder / "trace.sqlite"
     path.write_bytes(_example("own"))
     options = (
@@ -292,7 +292,7 @@ def windows(folder: Path, rng: random.Random) -> Question:
 
 
 def steps(folder: Path, rng: random.Random) -> Question:
-    """Texts of `record`'s `--steps`, `--delay`, `--duration` and `--max-size`."""
+    """Values of `--steps`, `--delay`, `--duration`, and `--max-size` for `record`."""
     name = rng.choice(("--steps", "--delay", "--duration", "--max-size"))
     own = {"--steps": _STEP_NUMBERS, "--max-size": _SIZES}.get(name, _TIMES)
     text = _noise(rng, own if rng.random() < 0.8 else (*_STEP_NUMBERS, *_SIZES, *_TIMES))
@@ -310,7 +310,7 @@ def steps(folder: Path, rng: random.Random) -> Question:
 
 
 def spools(folder: Path, rng: random.Random) -> Question:
-    """What a recorded process leaves behind, line by line."""
+    """The files that a recorded process leaves behind, line by line."""
     head = {"pid": 7, "argv": ["train.py"], "version": 1}
     lines = [json.dumps(head)]
     for step in range(30):
@@ -323,7 +323,7 @@ def spools(folder: Path, rng: random.Random) -> Question:
 
 
 def same_execution(folder: Path, rng: random.Random) -> Question:
-    """One execution in any format, rewritten in ways that keep it valid."""
+    """One execution in all formats, rewritten without a change of meaning."""
     trace, path = execution(rng), folder / "trace"
     form = rng.choice([*FORMS])
     changes = written(trace, form, path, rng, rng.randrange(6))
@@ -339,7 +339,7 @@ def same_execution(folder: Path, rng: random.Random) -> Question:
 
 
 def every_form(folder: Path, rng: random.Random) -> Question:
-    """Damaged traces in JSON, CSV, Markdown and text, by SQL, as operations, and from Python."""
+    """Damaged traces in JSON, CSV, Markdown, and text, through SQL, `ops`, and Python."""
     made = rng.choice((nsys_bytes, nsys_rows, nvprof_rows, kineto_values, kineto_bytes, gzipped))
     question = made(folder, rng)
     trace = question.trace
@@ -352,7 +352,7 @@ def every_form(folder: Path, rng: random.Random) -> Question:
 
 
 def toml_values(folder: Path, rng: random.Random) -> Question:
-    """Files of rules, hardware and hosts that are TOML, with any values in the places of theirs."""
+    """Valid TOML files of rules, hardware, and hosts with random values."""
     option, tables = rng.choice(
         (
             ("--rules", {"rule": ("activity", "pattern")}),
@@ -368,7 +368,7 @@ def toml_values(folder: Path, rng: random.Random) -> Question:
 
 
 def user_patterns(folder: Path, rng: random.Random) -> Question:
-    """Regular expressions of the user's own, any at all, on names that are made for them."""
+    """Random regular expressions of a user, with names made for them."""
     pattern = mutations.any_pattern(rng)
     name = "".join(rng.choice("ab") * rng.randrange(1, 3_000) for _ in range(3)) + rng.choice("b!")
     path = folder / "trace.sqlite"
@@ -392,7 +392,7 @@ def user_patterns(folder: Path, rng: random.Random) -> Question:
 
 
 def xplane_values(folder: Path, rng: random.Random) -> Question:
-    """An XPlane file with values, kinds and numbers of fields that cannot be."""
+    """An XPlane file with invalid values, types, and field numbers."""
     path, data = folder / "trace.pb", _example("pb")
     for _ in range(rng.choice((1, 1, 3))):
         how, data = mutations.changed_message(data, rng)
@@ -401,13 +401,13 @@ def xplane_values(folder: Path, rng: random.Random) -> Question:
 
 
 def snapshot_bytes(folder: Path, rng: random.Random) -> Question:
-    """A snapshot of PyTorch's allocator whose bytes are damaged."""
+    """A snapshot of the PyTorch allocator whose bytes are damaged."""
     how, data = mutations.damaged(pickle.dumps(_snapshot(), rng.choice((2, 4, 5))), rng)
     return _of_memory(folder, how, data, rng)
 
 
 def snapshot_values(folder: Path, rng: random.Random) -> Question:
-    """A snapshot of PyTorch's allocator with values that cannot be."""
+    """A snapshot of the PyTorch allocator with invalid values."""
     snapshot = _snapshot()
     for _ in range(rng.choice((1, 1, 3))):
         how = mutations.changed_values(snapshot, rng)
@@ -415,7 +415,7 @@ def snapshot_values(folder: Path, rng: random.Random) -> Question:
 
 
 def mcp_calls(folder: Path, rng: random.Random) -> Question:
-    """Calls of the MCP server's tools about damaged traces, with arguments that cannot be."""
+    """MCP tool calls on damaged traces, with invalid arguments."""
     made = rng.choice((nsys_rows, kineto_values, own_recordings, many_ranks, xplane_values))
     how = made(folder, rng).how
     traces = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]

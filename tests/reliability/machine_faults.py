@@ -75,7 +75,7 @@ def no_more_processes(place: Workplace, server: Server, rng: random.Random, n: i
 
 def reads_of_a_network_disk(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """A file system of another machine gives less than was asked for, or fails in the middle."""
-    tally = Faults("reads of a network file system: in part, interrupted, EIO, ESTALE, ETIMEDOUT")
+    tally = Faults("reads from a network file system: short, interrupted, EIO, ESTALE, ETIMEDOUT")
     for job in jobs(rng, n, (*JOBS, *ASKED)):
         way, number = rng.choice(_WAYS_OF_READING), rng.randrange(1, _MOST_READS)
         is_once = way == "EINTR" or rng.random() < 0.5
@@ -88,7 +88,7 @@ def reads_of_a_network_disk(place: Workplace, server: Server, rng: random.Random
 
 def output_in_parts(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Standard output takes some bytes and is full then, or takes a few at a time."""
-    tally = Faults("standard output that takes a part: full after some bytes, or a slow pipe")
+    tally = Faults("standard output that accepts a part: full after some bytes, or a slow pipe")
     for job in jobs(rng, n, PRINTED):
         way, is_buffered = rng.choice(("full", "slow")), rng.random() < 0.5
         share = rng.random()

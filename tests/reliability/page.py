@@ -31,87 +31,95 @@ _VERDICTS: Final = (RIGHT, ACCEPTED, REFUSED, DEFECT)
 
 _HEAD: Final = f"""# Damaged files and failing machines
 
-Made by `scripts/fuzz --write`, `scripts/faults --write` and `scripts/bounds --write`; short runs
-are tests (`tests/reliability`), which CI runs. They are reproducible: `scripts/fuzz --seed S
---class C --one N` makes an input again and says what became of it.
+`scripts/fuzz --write`, `scripts/faults --write`, and `scripts/bounds --write` make this page. Short
+runs of the same campaigns are tests (`tests/reliability`), and CI runs them. Every input is
+reproducible: `scripts/fuzz --seed S --class C --one N` makes it again and prints the outcome.
 
 ## Damaged files
 
-Each input is an example of its class, damaged as random numbers from the seed say: truncated at
-any percent, bits flipped, bytes put in, pages moved, zeroed or doubled, headers and tails changed;
-values replaced by NULL, texts, infinities and numbers at the borders of int64; columns and tables
-taken away, doubled, renamed, made views; names of up to 100 000 characters, with controls and marks
-of direction; nesting up to 100 000 deep; gzip with bad sums, members and bombs of 100 MB. One
-command is run on it (of `every_form` all, which must have the same numbers and warnings), within
-{CPU_S:g} s of CPU and {MEMORY_BYTES >> 30} GiB.
+Each input is an example of its class with random damage:
 
-*right*: kernels are those that plain `sqlite3` or `json` finds in the damaged file, each with its
-length, and what is left out is warned of; of `same_execution` all answers are those about the
-execution itself. *accepted*: an answer without impossible numbers or
-controls in it, that nothing independent was held against. *documented error*: one line, exit code
-2 to 5. *defect*: anything else, also an input that was changed.
+- bytes: truncated files, flipped bits, inserted bytes, pages that are moved, zeroed, or doubled;
+- values: NULL, text, infinities, and numbers at the limits of int64;
+- columns and tables: removed, doubled, renamed, or replaced by views;
+- names: up to 100,000 characters, with control characters and text direction marks;
+- nesting: up to 100,000 levels;
+- gzip: wrong checksums, several members, and files that unpack to 100 MB.
+
+One command reads each input, with limits of {CPU_S:g} s of CPU time and {MEMORY_BYTES >> 30} GiB.
+For `every_form`, all output formats must have the same numbers and warnings. For `same_execution`,
+all answers must equal those about the original file.
+
+| outcome | meaning |
+|---|---|
+| right | `sqlite3` or `json` finds the same kernels and durations; warnings report omissions. |
+| accepted | An answer without impossible numbers or control characters, without another check. |
+| documented error | One line, and an exit code from 2 to 5. |
+| defect | Anything else, including a changed input file. |
 """
 _MIDDLE: Final = """
 ## Faults of the machine
 
-Injected into every command that writes (`tests/reliability/workplace.py` lists them), by a process
-that has imported everything and forks: what is hit is the work. *survived*: inputs are as they
-were, an output is the old one or a whole new one, the runs that were kept are there row by row,
-nothing is left behind (but for the hidden `.part` of a process that was killed −9, and what the
-system refused to remove), and what could not be done is said in one line. A step of writing is each
-opening, renaming, linking, removing and making of a file, and each connection to a database.
-*failed*: how many of the commands could not do what was asked, or were ended. Processes and
-threads that do not start, and reads as of a network disk, are brought about by a library before the
-program (`tests/reliability/machine.c`); some questions are asked there, too, and *survived* is
-then: the same answer, or one line instead.
+The campaign injects faults into every command that writes files (`tests/reliability/workplace.py`
+lists them). The process has imported all modules before the fault, so the fault hits the work. A
+file operation opens, renames, links, removes, or creates a file, or connects to a database. A
+library that is loaded before the program (`tests/reliability/machine.c`) injects failing processes,
+threads, and reads.
+
+A command *survived* the fault if all of these are true:
+
+- Input files are unchanged.
+- An output file is the old one or a complete new one, and the database of runs is complete.
+- No temporary file is left, except the hidden `.part` file of a killed process.
+- One line reports what failed. A command that only prints gives the same answer or one line.
+
+*failed* is the number of commands that could not do their work or were killed.
 """
 _BOUNDS: Final = f"""
-## Bounds
+## Limits of memory and CPU time
 
-Made by `scripts/bounds --write`. Of a file of n bytes (unpacked, where it is gzipped) every
-command below takes at most {FLOOR_BYTES >> 20} MiB + {BYTES_PER_BYTE} n of memory, Python and all
-modules included, and {FLOOR_CPU_S} s + {CPU_S_PER_MB} s per MB of CPU time on a slow machine. They
-were run on the files of `tests/corpus` and on real traces (how many of them: below), each in a
-process of its own and with nothing kept; *share* is the most that one took of the memory it may.
+`scripts/bounds --write` measures these numbers. For a file of n bytes (after decompression), each
+command below uses at most {FLOOR_BYTES >> 20} MiB + {BYTES_PER_BYTE} n of memory, including
+Python and all modules. It uses at most {FLOOR_CPU_S} s + {CPU_S_PER_MB} s per MB of CPU time on a
+slow machine. Each command ran on each file of `tests/corpus` and on real traces, in a new process
+and without a cache. *share* is the largest share of the memory limit that a command used.
 """
 _GROWTH: Final = f"""
-Time grows no faster than the file: each of these shapes was written twice, the second time
-{GROWN} times as large, and all commands asked about both. *grew* is the most that the CPU time of
-one of them did: up to {HEADROOM:g} times {GROWN} is allowed for n log n and a busy machine, what is
-quadratic would be {GROWN * GROWN}. What has a row for each pair of rows, such as the host's work in
-the gaps of 10 000 devices of one process, is refused in one line above 32 pairs a row.
+CPU time must not grow faster than the file. Each of these shapes was written twice, the second
+time {GROWN} times as large, and all commands read both files. *grew* is the largest growth of the
+CPU time of a command. The limit is {HEADROOM:g} × {GROWN}, which allows n log n and a busy
+machine; quadratic growth would be {GROWN * GROWN}. Tables with a row for each pair of rows, such
+as the CPU work in the gaps of 10,000 devices of one process, are refused above 32 pairs per row.
 """
 _PATTERNS: Final = f"""
-No regular expression takes more than its text is long. Of each one that is compiled, composed ones
-too, texts are made: what it repeats, or a piece of it, many times over, behind what leads up to
-that and before what makes the match fail. A matcher that backtracks as Python's does counts its
-steps on {SIZES[0]} and on {SIZES[1]} characters ({LARGER[0]} and {LARGER[1]} where a repeat has an
-upper bound). *grew* is the most that steps grew, as a share of what the text did: 1 is linear, what
-is quadratic would be {SIZES[1] // SIZES[0]}; up to {ALLOWED:g} is allowed. Patterns of the user's
-own are matched by RE2.
+The time of a regular expression must not grow faster than its text. For each compiled expression,
+the campaign makes texts that repeat a part of the expression, after a matching beginning and
+before an end that does not match. A matcher that backtracks like Python's counts its steps on
+{SIZES[0]} and {SIZES[1]} characters ({LARGER[0]} and {LARGER[1]} if a repetition has an upper
+limit). *grew* is the largest growth of the steps divided by the growth of the text: 1 is linear,
+{SIZES[1] // SIZES[0]} would be quadratic, and the limit is {ALLOWED:g}. RE2 matches the patterns
+of the user.
 """
 _PAIRS: Final = """
-## Any two traces as a run
+## Two unrelated traces as one run
 
-A run's files come from one program; those of two have no clock, collectives, steps, devices or
-tables in common. Of pairs of real traces (pieces of them, of at most 600 kernels, each also with
-itself) a manifest made runs of two ranks, of which every analysis was asked, and one of `analyze`,
-`report`, `timeline`, `elastic` and `nodes`.
+The files of a run come from one program. Two unrelated traces have no common clock, collectives,
+steps, devices, or tables. For this test, manifests combine pairs of real traces (parts with at most
+600 kernels, and each trace with itself) into runs of two ranks. Every analysis reads these runs,
+and so does one of `analyze`, `report`, `timeline`, `elastic`, and `nodes`.
 """
 _TAIL: Final = """
-## What is not covered
+## Not covered
 
-- nsys's own report files (`.nsys-rep`): they are read by nsys, whose exports are damaged instead.
-- The numbers of damaged files beyond kernels and their lengths; those of whole files are held
-  against others by the tests of truth.
-- Files of gigabytes, real network file systems (what their reads do is done by a library that is
-  loaded before the program), other systems than Linux, power that fails: that data
-  is on the disk before it gets its name is tested by the order of what is asked of the system
-  (`tests/test_files.py`), not by pulling a plug.
-- Two faults at once, and a second Ctrl-C while the first one tidies up.
-- `record` under nsys, nvprof and with cupti: see `tests/recording`; here it is the embedded
-  recorder. It and `recover` are killed before each of their steps, and the time of day is set
-  while it records, by `tests/reliability/test_recover.py` and `test_machine.py`.
+- nsys report files (`.nsys-rep`): nsys reads them. The campaigns damage its exports instead.
+- Numbers of damaged files other than kernels and their durations. Other tests (`tests/truth`) check
+  the numbers of valid files.
+- Files of several gigabytes, real network file systems, operating systems other than Linux, and
+  power failures. `tests/test_files.py` checks the order of system calls that makes data durable.
+- Two faults at the same time, and a second Ctrl-C during cleanup.
+- `record` with nsys, nvprof, and CUPTI: see `tests/recording`. Here, `record` uses the embedded
+  recorder. `tests/reliability/test_recover.py` and `test_machine.py` kill it and `recover` before
+  each file operation, and change the system time during a recording.
 """
 
 
@@ -191,7 +199,7 @@ def _of_patterns(one: Patterns) -> dict[str, Any]:
 
 
 def _rows_of_patterns(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| room | patterns | texts | grew | beyond |", "|---|--:|--:|--:|--:|"]
+    lines = ["| package | patterns | texts | grew | above the limit |", "|---|--:|--:|--:|--:|"]
     names = ("patterns", "pumps", "grew", "beyond")
     lines += [f"| `{row['room']}` | {' | '.join(str(row[n]) for n in names)} |" for row in rows]
     totals = [(max if name == "grew" else sum)(row[name] for row in rows) for name in names]
@@ -216,7 +224,7 @@ def _of_costs(one: Costs) -> dict[str, Any]:
 
 
 def _rows_of_costs(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| command | files | most CPU s | most MiB | share | beyond |"]
+    lines = ["| command | files | max. CPU s | max. MiB | share | above the limit |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     for row in rows:
         cells = (row["files"], row["cpu_s"], row["mib"], f"{row['share']:.0%}", row["beyond"])
@@ -244,8 +252,9 @@ def _row_of_growth(row: dict[str, Any]) -> str:
 def _told_of_pairs(row: dict[str, Any]) -> str:
     n_asked = sum(row[verdict] for verdict in _VERDICTS)
     return (
-        f"{row['pairs']} pairs, {n_asked} questions: {row[ACCEPTED]} answered, {row[REFUSED]} in "
-        f"one line why not (not recorded, no steps in common), {row[DEFECT]} defects."
+        f"{row['pairs']:,} pairs, {n_asked:,} commands: {row[ACCEPTED]:,} answers, "
+        f"{row[REFUSED]:,} documented errors (not recorded, no common steps), "
+        f"{row[DEFECT]} defects."
     )
 
 
@@ -255,7 +264,10 @@ def _bounds_of(counts: dict[str, Any]) -> list[str]:
         made = counts["costs"]
         lines += [_BOUNDS, *_rows_of_costs(made["rows"]), "", _told_when(made, "command")]
     if "growth" in counts:
-        lines += [_GROWTH, "| shape | events | grew | of | most CPU s | most MiB | beyond |"]
+        lines += [
+            _GROWTH,
+            "| shape | N | grew | command | max. CPU s | max. MiB | above the limit |",
+        ]
         lines.append("|---|--:|--:|---|--:|--:|--:|")
         lines += [_row_of_growth(row) for row in counts["growth"]["rows"]]
         lines += ["", _told_when(counts["growth"], "shape")]
@@ -339,7 +351,7 @@ def _sum(made: dict[str, Any], name: str) -> int:
 
 
 def _table_of_inputs(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| class of input | tried | right | accepted | documented error | defect |"]
+    lines = ["| class of input | inputs | right | accepted | documented error | defect |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     total = dict.fromkeys(_VERDICTS, 0)
     for row in rows:

@@ -20,26 +20,26 @@ _GAP_NS: Final = 1_000
 
 
 def nested_ranges(folder: Path, n: int) -> Path:
-    """Ranges each inside the one before."""
+    """Nested ranges."""
     return _nsys(folder, _nested(n))
 
 
 def nested_ranges_of_kineto(folder: Path, n: int) -> Path:
-    """The same in a file of torch.profiler."""
+    """Nested ranges in a torch.profiler file."""
     path = folder / "trace.json"
     write_as_kineto(_nested(n), path)
     return path
 
 
 def nested_ranges_of_nvprof(folder: Path, n: int) -> Path:
-    """The same in a file of nvprof."""
+    """Nested ranges in an nvprof file."""
     path = folder / "trace.nvprof"
     write_as_nvprof(_nested(n), path)
     return path
 
 
 def crossing_ranges(folder: Path, n: int) -> Path:
-    """Ranges that all overlap, none inside another."""
+    """Overlapping ranges, none inside another."""
     builder = _some_work(n)
     for number in range(n):
         builder.range(f"r{number % 7}", number, n + number + 1, kind="start_end")
@@ -47,29 +47,29 @@ def crossing_ranges(folder: Path, n: int) -> Path:
 
 
 def devices(folder: Path, n: int) -> Path:
-    """A device for each kernel."""
+    """One device per kernel."""
     return _nsys(folder, _kernels(n, lambda number: {"device": number}))
 
 
 def streams(folder: Path, n: int) -> Path:
-    """A stream for each kernel."""
+    """One stream per kernel."""
     return _nsys(folder, _kernels(n, lambda number: {"stream": number}))
 
 
 def streams_of_kineto(folder: Path, n: int) -> Path:
-    """The same in a file of torch.profiler."""
+    """One stream per kernel in a torch.profiler file."""
     path = folder / "trace.json"
     write_as_kineto(_kernels(n, lambda number: {"stream": number}), path)
     return path
 
 
 def processes(folder: Path, n: int) -> Path:
-    """A process for each kernel."""
+    """One process per kernel."""
     return _nsys(folder, _kernels(n, lambda number: {"process": number + 1}))
 
 
 def threads(folder: Path, n: int) -> Path:
-    """A thread for each launch and each range."""
+    """One thread per launch and per range."""
     builder = TraceBuilder()
     for number in range(n):
         at = number * _GAP_NS
@@ -79,7 +79,7 @@ def threads(folder: Path, n: int) -> Path:
 
 
 def names_of_kernels(folder: Path, n: int) -> Path:
-    """A name for each kernel."""
+    """One name per kernel."""
     builder = TraceBuilder()
     for number in range(n):
         at = number * _GAP_NS
@@ -90,7 +90,7 @@ def names_of_kernels(folder: Path, n: int) -> Path:
 
 
 def names_of_ranges(folder: Path, n: int) -> Path:
-    """A name for each range, and a kernel in each."""
+    """One name per range, with a kernel in each range."""
     builder = TraceBuilder()
     for number in range(n):
         at = number * _GAP_NS
@@ -100,7 +100,7 @@ def names_of_ranges(folder: Path, n: int) -> Path:
 
 
 def long_name(folder: Path, n: int) -> Path:
-    """A name of as many kilobytes, of kernels, ranges and threads."""
+    """Names of N kilobytes for kernels, ranges, and threads."""
     name, builder = "k" * (n * 1000), TraceBuilder()
     for number in range(50):
         at = number * _GAP_NS
@@ -111,7 +111,7 @@ def long_name(folder: Path, n: int) -> Path:
 
 
 def steps(folder: Path, n: int) -> Path:
-    """Steps of one kernel each."""
+    """Steps with one kernel each."""
     builder = TraceBuilder()
     for number in range(n):
         at = number * _GAP_NS
@@ -121,7 +121,7 @@ def steps(folder: Path, n: int) -> Path:
 
 
 def one_correlation(folder: Path, n: int) -> Path:
-    """Launches and kernels that all have the same number."""
+    """Launches and kernels with the same correlation id."""
     builder = TraceBuilder()
     for number in range(n):
         at = number * _GAP_NS
@@ -130,7 +130,7 @@ def one_correlation(folder: Path, n: int) -> Path:
 
 
 def overlapping_kernels(folder: Path, n: int) -> Path:
-    """Kernels and copies that all run at the same time."""
+    """Kernels and copies at the same time."""
     builder = TraceBuilder()
     for number in range(n):
         end = 3 * n - number
@@ -143,7 +143,7 @@ def overlapping_kernels(folder: Path, n: int) -> Path:
 
 
 def one_instant(folder: Path, n: int) -> Path:
-    """Kernels, ranges and calls without length, all at the same time."""
+    """Kernels, ranges, and calls of zero duration at the same time."""
     builder = TraceBuilder().kernel("gemm", 0, 1_000_000, launched_ns=(0, 1))
     for _ in range(n):
         builder.kernel("zero", 500, 500, launched_ns=(400, 400)).range("r", 400, 400)
@@ -151,7 +151,7 @@ def one_instant(folder: Path, n: int) -> Path:
 
 
 def collectives(folder: Path, n: int) -> Path:
-    """Collectives, each of its own communicator."""
+    """Collectives with one communicator each."""
     events = []
     for number in range(n):
         at = number * _GAP_NS
@@ -165,7 +165,7 @@ def collectives(folder: Path, n: int) -> Path:
 
 
 def collectives_of_one(folder: Path, n: int) -> Path:
-    """Collectives, all of one communicator."""
+    """Collectives of one communicator."""
     events = []
     for number in range(n):
         at = number * _GAP_NS
@@ -180,7 +180,7 @@ def collectives_of_one(folder: Path, n: int) -> Path:
 
 
 def copies(folder: Path, n: int) -> Path:
-    """Copies of as many sizes, between as many pairs of devices."""
+    """Copies of N sizes between N pairs of devices."""
     builder = TraceBuilder()
     for number in range(n):
         at = number * _GAP_NS
@@ -190,7 +190,7 @@ def copies(folder: Path, n: int) -> Path:
 
 
 def waits(folder: Path, n: int) -> Path:
-    """Waits of the host, one in another's time, and samples of as many counters."""
+    """Nested host synchronizations, and samples of N counters."""
     builder = _some_work(n)
     for number in range(n):
         builder.sync("stream", number, 2 * n - number, stream=number)
@@ -203,7 +203,7 @@ def waits(folder: Path, n: int) -> Path:
 
 
 def operators(folder: Path, n: int) -> Path:
-    """Operators of torch, each inside the one before, launching a kernel each."""
+    """Nested PyTorch operators that launch one kernel each."""
     events = []
     for number in range(n):
         events.append(complete("cpu_op", f"aten::op{number % 9}", number, 4 * n - number,
@@ -220,7 +220,7 @@ def operators(folder: Path, n: int) -> Path:
 
 
 def wide_event(folder: Path, n: int) -> Path:
-    """One event with as many arguments, and texts as long."""
+    """One event with N arguments, and long texts."""
     event = on_device("kernel", "gemm", 0, 1000, **{f"a{number}": number for number in range(n)})
     event["args"]["Input Dims"] = [[number] for number in range(n)]
     return write(folder / "trace.json", [event, on_device("kernel", "g" * n, 2000, 3000)],
@@ -228,7 +228,7 @@ def wide_event(folder: Path, n: int) -> Path:
 
 
 def ranks_of_a_manifest(folder: Path, n: int) -> Path:
-    """A manifest that names as many ranks, of which two are there."""
+    """A manifest with N ranks, of which two exist."""
     for rank in (0, 1):
         write_nsys(_work(4), folder / f"rank{rank}.sqlite")
     entries = [{"file": f"rank{rank}.sqlite", "rank": rank, "host": f"h{rank}"}
@@ -239,7 +239,7 @@ def ranks_of_a_manifest(folder: Path, n: int) -> Path:
 
 
 def files_of_a_folder(folder: Path, n: int) -> Path:
-    """A folder with as many files besides the trace."""
+    """A folder with N other files."""
     write_nsys(_work(4), folder / "rank0.sqlite")
     for number in range(n):
         (folder / f"other{number}.txt").touch()
@@ -247,7 +247,7 @@ def files_of_a_folder(folder: Path, n: int) -> Path:
 
 
 def repeated_words(folder: Path, n: int) -> Path:
-    """Names of as many words that our regular expressions look for, none of them whole."""
+    """Names with N incomplete matches of regular expressions."""
     builder = TraceBuilder()
     for number, words in enumerate(_WORDS):
         at, name = 1_000 * number, words * (n // len(_WORDS))
@@ -258,7 +258,7 @@ def repeated_words(folder: Path, n: int) -> Path:
 
 
 def document_behind_another(folder: Path, n: int) -> Path:
-    """A file of torch.profiler with as many events, behind a small one."""
+    """A torch.profiler file with N events after a small file."""
     path, behind = folder / "trace.json", folder / "behind.json"
     write_as_kineto(_work(40), path)
     write_as_kineto(_work(10 * n), behind)

@@ -62,6 +62,26 @@ def test_it_is_named_by_what_takes_most(
     assert bound_by(results, dict(zip(PARTS, shares, strict=True))) == words
 
 
+def test_the_page_lists_a_few_of_the_subjects_that_one_recording_would_cover() -> None:
+    trace = TraceBuilder().host_op("aten::mm", 0, 900).build(recorded={"host_ops", "ranges"})
+    texts = [note_text(note) for note in page(run_of(Ranks.of(trace))).verdict.unknown]
+    lacking = next(text for text in texts if "no kernels recorded" in text)
+    subjects, more, _ = lacking.partition(", and ")
+    assert len(subjects.split(", ")) == 8
+    assert int(_[: _.index(" more: no kernels recorded")]) > 5, more
+
+
+def test_kernels_of_unknown_classes_only_have_no_line_of_classes() -> None:
+    def made_of(*names: str) -> list[str]:
+        builder = TraceBuilder()
+        for number, name in enumerate(names):
+            builder.kernel(name, 1_000 * number, 1_000 * number + 900)
+        return [note_text(note) for note in page(run_of(Ranks.of(builder.build()))).verdict.made_of]
+
+    assert not any("by kernel class" in text for text in made_of("my_loop", "my_other_loop"))
+    assert any("other kernels 50.0%" in text for text in made_of("my_loop", "sgemm_128x64"))
+
+
 def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
     builder, now = TraceBuilder(), 0
     for number in range(21):

@@ -344,7 +344,10 @@ def small_kernels(context: Context) -> Iterator[Finding]:
             context.counted(
                 n_short, "small kernel(s)", " ({share:ratio} of all kernels)", share=n_short / count
             ),
-            *(context.timed(ns, "{name}: ", name=name) for name, ns in largest(sums, 3)),
+            *(
+                context.timed(ns, "{name}: ", name=Activity(name).label)
+                for name, ns in largest(sums, 3)
+            ),
         ),
         action=context.advice(
             pytorch="Fuse them: use `torch.compile`, fused "

@@ -75,7 +75,23 @@ class Activity(StrEnum):
         """The part of the time breakdown that the activity counts toward."""
         return _PARTS.get(self, Part.COMPUTE)
 
+    @property
+    def label(self) -> str:
+        """The name of the kernel class in sentences."""
+        return _LABELS.get(self, self.value)
 
+
+_LABELS: Final = {
+    Activity.GEMM: "GEMM",
+    Activity.MOE: "MoE",
+    Activity.SORT_INDEX: "sorting and indexing",
+    Activity.FFT: "FFT",
+    Activity.QUANTIZE: "quantization",
+    Activity.LAYOUT: "layout conversion",
+    Activity.RNG_DROPOUT: "random numbers",
+    Activity.CUDA_GRAPH: "CUDA graphs",
+    Activity.OTHER: "other kernels",
+}
 _PARTS: Final = {
     Activity.COMMUNICATION: Part.COMMUNICATION,
     Activity.TRANSFER: Part.TRANSFER,

@@ -264,8 +264,15 @@ def directions(kernels: Table) -> npt.NDArray[np.object_]:
     return _by_name(kernels, lambda name, _: direction_of(name))
 
 
+_MAX_SHORT_NAME_CHARS: Final = 64
+
+
 def short_name(name: str) -> str:
-    """Return a kernel's identifier and its functor: ``elementwise_kernel (MulFunctor)``."""
+    """Return a kernel's identifier and its functor: ``elementwise_kernel (MulFunctor)``.
+
+    A longer identifier than `_MAX_SHORT_NAME_CHARS` is cut at its end: identifiers of matrix
+    products begin with the layout, precision, and tile.
+    """
     parsed = parse_name(name)
     functors = [label for label in parsed.functors if not _LAUNCHERS.search(label)]
     applied = next((label for label in reversed(functors) if _FUNCTOR_NAME.search(label)), "")
@@ -277,6 +284,8 @@ def short_name(name: str) -> str:
         label = (
             words[-1] if (words := [word for word in parsed.scope.split("::") if word]) else name
         )
+    if len(label) > _MAX_SHORT_NAME_CHARS:
+        label = f"{label[: _MAX_SHORT_NAME_CHARS - 1]}…"
     return f"{label} ({applied.rpartition('::')[2]})" if applied else label
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures.steps.base import WINDOW
 from traceprof.model.activity import PARTS, Activity, Part
 from traceprof.model.grouping import groups_of
 from traceprof.model.results import Note, Result
@@ -75,18 +76,6 @@ _CAUSES: Final = {
 """The labels of the causes of idle time in a bar."""
 _MIN_LISTED_RATIO: Final = 0.01
 _MAX_CLASSES: Final = 5
-_CLASSES: Final = {
-    Activity.GEMM: "GEMM",
-    Activity.MOE: "MoE",
-    Activity.NORMALIZATION: "normalization",
-    Activity.QUANTIZE: "quantization",
-    Activity.LAYOUT: "layout conversion",
-    Activity.FFT: "FFT",
-    Activity.SORT_INDEX: "sorting and indexing",
-    Activity.RNG_DROPOUT: "random numbers",
-    Activity.CUDA_GRAPH: "CUDA graphs",
-    Activity.OTHER: "other kernels",
-}
 
 
 def idle_by_cause(results: Mapping[str, Result]) -> dict[str, float]:
@@ -130,6 +119,8 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     labels = [names.texts[key[0]] for key in groups.keys]
     ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda item: (-item[0], item[1]))
     shown = {name: share for share, name in ranked[:_MAX_CLASSES] if share >= _MIN_LISTED_RATIO}
+    if [*shown] == [Activity.OTHER.label]:
+        return ()
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
     return (_listed("Compute by kernel class: ", shown),)
@@ -140,8 +131,8 @@ LEAST_MFU: Final = 0.001
 """A smaller MFU is printed as 0.0% and says nothing about the use of the GPU."""
 
 
-def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return the note on MFU if most FLOPs of a step are known."""
+def on_peak(results: Mapping[str, Result], base: str) -> tuple[Note, ...]:
+    """Return the note on MFU if most FLOPs of a step (of the window without steps) are known."""
     table = table_of(results, "mfu")
     if table.empty:
         return ()
@@ -150,8 +141,9 @@ def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
     if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MAX_UNKNOWN_RATIO:
         return ()
     text = (
-        "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} per step of "
-        "{step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
+        "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} "
+        + ("in a window of" if base == WINDOW else f"per {base} of")
+        + " {step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
     )
     prefix = "at least " if unknown > _MIN_UNKNOWN_RATIO else ""
     values = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
@@ -165,9 +157,8 @@ _MIN_UNKNOWN_RATIO: Final = 0.02
 def _class_of(activity: str, name: str) -> str:
     """Return the label of a kernel class, with the precision of matrix work."""
     kind = Activity(activity)
-    words = _CLASSES.get(kind, kind.value.replace("_", " "))
     precision = precision_of(name).upper() if kind in MATRIX_WORK else ""
-    return f"{precision} {words}" if precision else words
+    return f"{precision} {kind.label}" if precision else kind.label
 
 
 def with_shares(

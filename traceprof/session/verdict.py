@@ -65,6 +65,8 @@ _BOUND_BY: Final = {
     "unknown": "idle for a reason that was not recorded",
 }
 """The bottleneck by the part with the most time; idle time counts by its cause."""
+_MAX_SUBJECTS: Final = 8
+"""Number of subjects that the page lists for one reason why they were not checked."""
 _NEVER_SECOND: Final = ("edge", "unknown")
 _PAID_ONCE: Final = "mostly one-time costs"
 
@@ -155,7 +157,7 @@ def make_verdict(
         idle=idle,
         made_of=(
             *on_compute(results, parts),
-            *on_peak(results),
+            *on_peak(results, base),
             *on_idle(idle, base),
             *on_ranges(results),
         ),
@@ -388,17 +390,25 @@ def _not_analyzed(results: Mapping[str, Result], checked: Table) -> tuple[Note, 
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
     lacking = [row for row in checked.rows() if row["lacks"]]
     lacking = [row for row in lacking if row["subject"] not in _NOT_RECORDABLE]
-    few = ", ".join(row["subject"] for row in lacking)
+    few = _some_of([row["subject"] for row in lacking])
     return (
         *(
             Note.of(f"{{subjects}}: {row['lacks'].text}", subjects=few, **row["lacks"].values)
             for row in lacking[:1]
         ),
         *(
-            Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
+            Note.of("{subjects}: {reason}", subjects=_some_of([*names]), reason=reason)
             for reason, names in subjects.items()
         ),
     )
+
+
+def _some_of(subjects: list[str]) -> str:
+    """Return the subjects in one text; the table `checked` lists those that it leaves out."""
+    n_left_out = len(subjects) - _MAX_SUBJECTS
+    if n_left_out <= 1:
+        return ", ".join(subjects)
+    return f"{', '.join(subjects[:_MAX_SUBJECTS])}, and {n_left_out} more"
 
 
 def _next_command(results: Mapping[str, Result]) -> str:

@@ -13,6 +13,7 @@ from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated, built_in_hardware
 from traceprof.model.trace import Trace
+from traceprof.render.formatting import note_text
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 from traceprof.session.shares import on_peak
@@ -217,4 +218,8 @@ def test_a_page_tells_no_share_that_is_zero_where_it_is_printed(
     )
     result = run("mfu", trace)  # 2 GFLOP in 1 ms are 0.2% of 989.4 TFLOP/s
     assert result.table.row(0)["mfu_ratio"] == pytest.approx(2e6 / length_ns / 989.4, rel=0.01)
-    assert bool(on_peak({"mfu": result})) is is_told
+    notes = on_peak({"mfu": result}, "window")
+    assert bool(notes) is is_told
+    if is_told:
+        assert "2.000 GFLOP in a window of 1.001 ms" in note_text(notes[0])
+        assert "per step of" in note_text(on_peak({"mfu": result}, "step")[0])

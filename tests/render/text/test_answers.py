@@ -118,6 +118,11 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
             bound_by="input-bound",
             sentences=(Note.of("A step of {ns:ns}.", ns=1_000),),
             fine=("communication", "copies"),
+            fine_seen=(
+                Note.of("{n:count} kernels", n=4),
+                Note.of("communication"),
+                Note.of("copies {share:ratio}", share=0.02),
+            ),
             unknown=(Note.of("{what}: not recorded", what="ranks"),),
             once=(Note.of("warm-up {ns:ns}", ns=3_000),),
             next_command="traceprof show steps TRACE",
@@ -133,9 +138,10 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     assert "4. launch-bound" not in text
     assert "2 more findings: traceprof findings '/tmp/my trace.sqlite'" in text
     assert "GPU time by kernel name" not in text
-    assert text.splitlines()[-4:] == [
+    assert text.splitlines()[-5:] == [
         "One-time    warm-up 3.000 µs",
-        "No problem  2 checks: communication, copies",
+        "No problem  2 checks (4 kernels): communication, copies 2.0%. Shares (from 1%)",
+        "            are of the analyzed time",
         "Not checked ranks: not recorded",
         "Next        traceprof show steps '/tmp/my trace.sqlite'",
     ]

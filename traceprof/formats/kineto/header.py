@@ -100,6 +100,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 _NVIDIA_WARP: Final = 32
+_AMD_WARP: Final = 64
+_AMD_MODELS: Final[Mapping[tuple[int, ...], str]] = {
+    (9, 4, 304, 192): "AMD Instinct MI300X",
+    (9, 4, 304, 256): "AMD Instinct MI325X",
+    (9, 4, 228, 128): "AMD Instinct MI300A",
+    (9, 0, 110, 64): "AMD Instinct MI250X",
+    (9, 0, 120, 32): "AMD Instinct MI100",
+}
+"""Models by gfx version (major, minor), compute units, and memory in GiB, from AMD's data sheets.
+Several models share 104 units and 64 GiB, so these remain without a name."""
 
 
 def make_devices(header: Mapping[str, Any], used: Iterable[int] = ()) -> Table:
@@ -121,13 +131,22 @@ def make_devices(header: Mapping[str, Any], used: Iterable[int] = ()) -> Table:
         "devices",
         {
             "device": [whole(item.get("id", number)) for number, item in enumerate(devices)],
-            "name": [str(item.get("name", "")) for item in devices],
+            "name": [_device_name(item) for item in devices],
             "uuid": [str(item.get("uuid", "")) for item in devices],
             "memory_bytes": [whole(item.get("totalGlobalMem")) for item in devices],
             "sm_count": [whole(item.get("numSms")) for item in devices],
             "compute_capability": [_capability(item) for item in devices],
         },
     )
+
+
+def _device_name(device: Mapping[str, Any]) -> str:
+    """Return the recorded name; if ROCm left it empty, the AMD model with these properties."""
+    if (name := str(device.get("name", ""))) or whole(device.get("warpSize")) != _AMD_WARP:
+        return name
+    version = (whole(device.get(key)) for key in ("computeMajor", "computeMinor", "numSms"))
+    memory_gib = round(whole(device.get("totalGlobalMem")) / 2**30)
+    return _AMD_MODELS.get((*version, memory_gib), "")
 
 
 def _capability(device: Mapping[str, Any]) -> int:

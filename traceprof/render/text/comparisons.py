@@ -139,10 +139,9 @@ class _DifferenceLines:
     def __init__(self, width: int, longest: int, scale: int, sides: _Sides) -> None:
         self.scale = scale
         self.sides = sides
-        self._left = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
-        # In wide output names are not cut. The maximum keeps a name of a thousand characters
-        # from moving all times out of sight.
-        self._name_width = min(self._left, max(_MIN_NAME_WIDTH, longest), _MAX_NAME_WIDTH)
+        # The maximum keeps a name of a thousand characters from moving all times out of sight.
+        self._left = min(width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1, _MAX_NAME_WIDTH)
+        self._name_width = min(self._left, max(_MIN_NAME_WIDTH, longest))
 
     def rest(self, rows: Sequence[Row]) -> Iterator[Text]:
         """Yield one line with the sums of ``rows``; nothing without rows."""
