@@ -95,7 +95,7 @@ def weight_synchronization(context: Context) -> Iterator[Finding]:
             ),
         ),
         action="Send the weights while the engine still generates (asynchronous updates), in large "
-        "buckets, and over NCCL or CUDA IPC instead of files or CPU memory.",
+        "buckets, and over NCCL or shared GPU memory (IPC) instead of files or CPU memory.",
         caveat="If the update overlaps generation, some sequences mix old and new weights.",
     )
 

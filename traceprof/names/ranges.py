@@ -385,18 +385,17 @@ def phase_of(name: str, domain: str) -> str | None:
             return "communication"
         if plain in _PHASE_OF_TRACEPROF_RANGE:
             return _PHASE_OF_TRACEPROF_RANGE[plain]
-    found = _phase_of_worker(plain) or next(
+    method = _METHOD_OF_WORKER.fullmatch(plain)
+    found = _phase_of_worker(method) if method is not None else None
+    found = found or next(
         (phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None
     )
     # A program may name its phases of post-training with traceprof.range().
     return found if not is_by_traceprof or found in _NAMED_BY_PROGRAMS else None
 
 
-def _phase_of_worker(name: str) -> str | None:
-    """Return the phase of a method of a worker of post-training; None for other names."""
-    match = _METHOD_OF_WORKER.fullmatch(name)
-    if match is None:
-        return None
+def _phase_of_worker(match: re.Match[str]) -> str | None:
+    """Return the phase of a method of a worker of post-training; None for other methods."""
     patterns = _OF_WORKERS if match["is_class"] else (*_OF_WORKERS, *_OF_NAMED_WORKERS)
     return next((phase for phase, text in patterns if re.fullmatch(text, match["method"])), None)
 
