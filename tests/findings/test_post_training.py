@@ -52,9 +52,10 @@ def test_half_of_the_generation_with_few_sequences_is_a_tail(has_gpu: bool) -> N
     assert found is not None
     assert found.evidence[0] == "half of the generation runs with at most 4 of 64 sequences"
     assert "at most 16 of 64 sequences still run" in found.title
-    # 300 of 1,000 ms, in which 4 of 64 sequences run.
-    assert found.claimed_ratio == pytest.approx(0.3, abs=0.02)
-    assert found.saving_ratio == pytest.approx(0.3 * (1 - 4 / 64), abs=0.02)
+    # 300 of 1,000 ms, in which 4 of 64 sequences run. Gaps between kernels have their own finding.
+    expected = 0.27 if has_gpu else 0.3
+    assert found.claimed_ratio == pytest.approx(expected, abs=0.01)
+    assert found.saving_ratio == pytest.approx(expected * (1 - 4 / 64), abs=0.01)
     assert found.kind == "bounded"
 
 

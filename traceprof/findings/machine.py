@@ -65,8 +65,10 @@ def _notes_on_clock(slow: Table, usual: Table) -> Iterator[Note]:
             rows[name] for rows in (slow, usual) if name in rows and is_known(rows[name]).any()
         ]
         if len(sides) == 2:
-            text += f", at {{{name}:count}} {unit} instead of {{{name}_usual:count}} {unit}"
             there, usually = (round(float(np.nanmedian(side))) for side in sides)
+            if there == usually:
+                continue
+            text += f", at {{{name}:count}} {unit} instead of {{{name}_usual:count}} {unit}"
             values |= {name: there, f"{name}_usual": usually}
     yield Note.of(text, **values)
 
