@@ -74,7 +74,11 @@ def test_sequences_that_grow_by_a_token_are_generated(played):
     phases, emitter = played([(policy, 16, length) for length in range(3, 11)])
     assert phases == ["eval"] * 8
     assert emitter.past == ["generation"]
-    assert emitter.marks == {"generated.sequences": 16, "generated.tokens": 128}
+    assert emitter.marks == {
+        "generated.sequences": 16,
+        "generated.tokens": 128,
+        "generation.running": 16,
+    }
 
 
 def test_single_tokens_after_a_prompt_are_generated(played):
@@ -87,7 +91,11 @@ def test_single_tokens_after_a_prompt_are_generated(played):
 def test_sequences_that_end_leave_the_batch(played):
     policy = Policy()
     _, emitter = played([(policy, 4, 5), (policy, 4, 6), (policy, 3, 7), (policy, 1, 8)])
-    assert emitter.marks == {"generated.sequences": 4, "generated.tokens": 12}
+    assert emitter.marks == {
+        "generated.sequences": 4,
+        "generated.tokens": 12,
+        "generation.running": 1,
+    }
 
 
 @pytest.mark.parametrize(

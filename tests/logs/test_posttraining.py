@@ -99,3 +99,58 @@ def test_maxtext_with_and_without_tokens(tmp_path: Path, tokens: str) -> None:
     assert run.measure("step_period_ns") == pytest.approx(4.225e9)
     assert run.measure("last_loss") == 9.4
     assert run.measure("tokens_per_s") == (1950 * 8 if tokens else None)
+
+
+def openrlhf(step: int, *, step_s: float = 70.0, more: str = "") -> str:
+    return (
+        f"(PPOTrainer pid=12) INFO 03-04 10:00:00 ppo_trainer.py:190] ✨ Global step {step}: "
+        f"{{'policy_loss': 0.01, 'kl': np.float64(0.{step}), 'reward': 0.5, {more}"
+        "'timing/make_experience': 5.0, 'timing/ppo_train': 20.0, 'timing/broadcast': 2.5, "
+        f"'timing/generation': 40.0, 'timing/step_total': {step_s}}}\n"
+    )
+
+
+def test_openrlhf(tmp_path: Path) -> None:
+    run = one_run(tmp_path, "".join(openrlhf(i, more="'response_length': 700, ") for i in (1, 2)))
+    assert run.origin == "log:openrlhf"
+    assert run.measure("step_period_ns") == 70e9
+    assert run.measure("generation_ns") == 40e9
+    assert run.measure("weight_sync_ns") == 2.5e9
+    assert run.measure("last_response_length") == 700
+    assert rows(run, "kl")["value"].tolist() == [0.1, 0.2]
+    (note,) = (note for note in run.notes if "takes" in note.text)
+    assert (note.values["phase"], note.values["share"]) == ("generation", pytest.approx(4 / 7))
+
+
+def test_a_global_step_without_a_status_is_not_of_openrlhf(tmp_path: Path) -> None:
+    text = "".join(f"Global step {i}: {{'lr': 0.1, 'note': 'fast'}}\n" for i in range(1, 9))
+    with pytest.raises(Exception, match="format is unknown"):
+        one_run(tmp_path, text)
+
+
+def test_trl_counts_tokens_and_the_time_of_training_passes(tmp_path: Path) -> None:
+    text = "".join(
+        f"  {i}%|█| {i}/20 [{i:02d}:00<1:52:59, 60.0s/it]{{'loss': 0.05, "
+        f"'num_tokens': {i * 6000}.0, 'completions/mean_length': 212.6, 'reward': 0.4, "
+        f"'step_time': 58.5, 'epoch': {i / 20}}}\n"
+        for i in range(1, 20)
+    )
+    run = one_run(tmp_path, text)
+    assert run.measure("step_period_ns") == 60e9
+    assert run.measure("training_pass_ns") == 58.5e9
+    assert run.measure("tokens_per_s") == 100
+    assert run.measure("last_response_length") == 212.6
+    assert "num_tokens" not in run.table("metrics")["metric"].tolist()
+
+
+def test_nemo_rl_names_phases_within_phases(tmp_path: Path) -> None:
+    block = (
+        "========================= Step {n}/100 =========================\n"
+        "  • Total step time: 40.00s\n  • prepare_for_generation/total: 25.00s (62.5%)\n"
+        "  • prepare_for_generation/transfer_and_update_weights: 6.00s (15.0%)\n"
+        "  • generation: 10.00s (25.0%)\n"
+    )
+    run = one_run(tmp_path, "".join(block.replace("{n}", str(n)) for n in range(1, 6)))
+    assert run.measure("weight_sync_ns") == 6e9
+    (note,) = (note for note in run.notes if "takes" in note.text)
+    assert note.values["phase"] == "generation"  # a total of other phases is no phase

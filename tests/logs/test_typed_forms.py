@@ -206,3 +206,38 @@ def test_tables_with_one_heading_have_distinct_labels(tmp_path: Path) -> None:
     one = "| GPUs | img/s |\n|---|---|\n| 1 | 226 |\n\n"
     runs = runs_of(tmp_path, f"# Rates\n\n{one}{one}")
     assert [run.labels["table"] for run in runs] == ["Rates", "Rates (2)"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "cell"),
+    [
+        ("samples/s", "900 → 1,100"),
+        ("samples/s", "93,000-95,000"),
+        ("FP32 / AMP (img/s)", "355 / 780"),
+        ("ms/image", "2.8"),
+        ("Epoch time (mm:ss)", "12:30"),
+    ],
+)
+def test_a_column_that_is_not_read_is_named(tmp_path: Path, heading: str, cell: str) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"| GPUs | {heading} |\n|---|---|\n| 1 | {cell} |\n| 8 | {cell} |\n")
+    first, second = read_table(path)
+    assert {*first.table("measures")["measure"].tolist()} == {"devices_count"}
+    (note,) = (note for note in first.notes if "did not read" in note.text)
+    assert (note.values["column"], note.values["cell"]) == (heading, repr(cell))
+    assert second.measure("devices_count") == 8
+
+
+def test_a_label_is_valid_until_the_next_one_and_a_name_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    for heading, second in (("Cluster", "A"), ("Name", None)):
+        path.write_text(f"| {heading} | GPUs | img/s |\n|---|---|---|\n| A | 1 | 9 |\n| | 2 | 17 |")
+        runs = read_table(path)
+        assert runs[1].labels.get("cluster") == second
+        assert runs[1].name != "A"
+
+
+def test_numbers_of_gpus_are_no_counts_of_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("| GPU | samples/s |\n|---|---|\n| 0 | 120 |\n| 1 | 118 |\n")
+    assert [run.measure("devices_count") for run in read_table(path)] == [None, None]

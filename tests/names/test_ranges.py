@@ -216,6 +216,29 @@ def phases_of(*names: str) -> list[str]:
             ["GRPOTrainer.vLLM.generate", "GRPOTrainer._calculate_rewards", "wake_up"],
             ["generation", "reward", "sleep_wake"],
         ),
+        (  # NVTX ranges of the workers of NeMo RL
+            [
+                "vllm_generation_worker/generate",
+                "policy_worker/get_reference_policy_logprobs",
+                "dtensor_policy_worker_v2/train",
+                "vllm_internal_worker_extension/update_weights_via_ipc_zmq",
+                "dtensor_policy_worker/offload_before_refit",
+                "dtensor_policy_worker/prepare_refit_info",
+            ],
+            ["generation", "logprobs", "update", "weight_sync", "sleep_wake", ""],
+        ),
+        (  # TRL, OpenRLHF, slime, and SkyRL
+            ["GRPOTrainer._get_per_token_logps_and_entropies", "GRPOTrainer._generate"],
+            ["logprobs", "generation"],
+        ),
+        (
+            ["generate_samples", "broadcast_to_vllm", "update_weights_implementation", "testing"],
+            ["generation", "weight_sync", "weight_sync", "eval"],
+        ),
+        (["generate", "reward", "policy_critic_overlap_train"], ["generation", "reward", "update"]),
+        # Methods of other classes and workers denote no phase.
+        (["GANTrainer.train", "DataWorker.generate", "loader_worker/fetch"], ["", "", ""]),
+        (["testing", "broadcast_to_vllm", "Trainer.compute_loss"], ["", "", ""]),
         (["rollout", "compute_reward", "env.step"], ["generation", "reward", "environment"]),
         # Without rollouts, the same words mean something else.
         (["gen", "disc", "update_weights", "ref", "offload"], ["", "", "optimizer", "", ""]),

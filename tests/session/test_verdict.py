@@ -12,6 +12,7 @@ from traceprof.measures.steps.costs import one_off_costs
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.table import Table
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.render.formatting import note_text
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
@@ -167,6 +168,37 @@ def test_a_rollout_is_a_phase_of_each_step_and_no_evaluation() -> None:
     )
     assert values["step"] == 1_000
     assert not verdict.periodic and not verdict.once
+
+
+def rates_of(*, has_tokens: bool = True, has_environment: bool = True) -> str:
+    """Return the page's sentences on iterations of 1 s: 400 tokens, 25 environment steps."""
+    builder, ms = TraceBuilder(), 1_000_000
+    for step in range(5):
+        now = 1_000 * ms * step
+        builder.phase("generation", now, now + 200 * ms)
+        if has_tokens:
+            builder.mark("generated.tokens", now + 200 * ms, 400, domain=TRACEPROF_DOMAIN)
+        for i in range(25 if has_environment else 0):
+            at = now + (200 + 10 * i) * ms
+            builder.phase("environment", at, at + 8 * ms)
+        builder.phase("logprobs", now + 450 * ms, now + 500 * ms)
+        builder.phase("update", now + 500 * ms, now + 1_000 * ms)
+        builder.phase("forward", now + 500 * ms, now + 600 * ms)
+        builder.phase("backward", now + 600 * ms, now + 900 * ms)
+        builder.phase("optimizer", now + 900 * ms, now + 1_000 * ms)
+    verdict = page(run_of(Ranks.of(builder.build()))).verdict
+    assert verdict is not None
+    return " ".join(map(note_text, verdict.sentences))
+
+
+def test_rates_of_generation_updates_and_environment_are_on_the_page() -> None:
+    words = rates_of()
+    assert "Generated 400 tokens/s (2,000 tokens/s during generation)." in words
+    assert "Updates train on 800 generated tokens/s." in words
+    assert "25 environment steps/s" in words
+    without = rates_of(has_tokens=False, has_environment=False)
+    assert "tokens/s" not in without
+    assert "environment" not in without
 
 
 def test_a_generation_that_no_step_learns_from_is_an_evaluation() -> None:

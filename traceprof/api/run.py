@@ -247,6 +247,7 @@ def open(
     links: Sequence[str] = (),
     hardware: str | Path | None = None,
     link_from: str | Path | None = None,
+    samples: str | Path | None = None,
     racks: Sequence[str] = (),
     cluster: str | Path | None = None,
     warmup: int | None = None,
@@ -267,6 +268,7 @@ def open(
         links: the rates of links: "pcie=gen4x16", "nic=400Gb/s".
         hardware: a TOML file with more GPU models and links.
         link_from: the output of nccl-tests, with the bandwidths to compare collectives with.
+        samples: the output of nvidia-smi, dcgmi, or rocm-smi from the time of the recording.
         racks: the hosts of racks: "r1=node[1-4],node9".
         cluster: a Dask cluster that analyzes the ranks of a run (tcp://host:8786, or local), or a
             TOML file with the ranks of [hosts] and the hosts of [racks].
@@ -290,6 +292,7 @@ def open(
         links=tuple(links),
         hardware=path_of(hardware),
         link_from=path_of(link_from),
+        samples=path_of(samples),
         racks=tuple(racks),
         cluster=hosts,
         warmup_steps=warmup,

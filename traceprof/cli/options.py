@@ -89,6 +89,8 @@ WindowText: TypeAlias = Annotated[
     ),
 ]
 _LINK_FROM = option("--link-from", "Compare collectives with this nccl-tests output.", "FILE")
+_SAMPLES = option("--samples", "Add these GPU samples (nvidia-smi, dcgmi, rocm-smi).", "FILE")
+_RACK = option("--rack", "Hosts of a rack: r1=node[1-4],node9.", "RACK=HOSTS")
 AsJson: TypeAlias = Annotated[bool, option("--json", "Print JSON (times in ns).")]
 AsCsv: TypeAlias = Annotated[bool, option("--csv", "Print one table as CSV.")]
 AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
@@ -231,6 +233,7 @@ def _opening(
         Path | None, option("--hardware", "Add GPUs and links from this TOML file.", "FILE")
     ] = None,
     link_from: Annotated[Path | None, _LINK_FROM] = None,
+    samples: Annotated[Path | None, _SAMPLES] = None,
     model_flops: Annotated[
         str, option("--model-flops", "Set the model FLOPs per step, on all GPUs: 2.9e12.", "N")
     ] = "",
@@ -240,9 +243,7 @@ def _opening(
     ] = "",
     tokens: Annotated[str, option("--tokens", "Tokens per step, on all GPUs: 8192.", "N")] = "",
     price: Annotated[str, option("--price", "Set the price per GPU-hour: 2.5/h.", "PRICE")] = "",
-    rack: Annotated[
-        list[str] | None, option("--rack", "Hosts of a rack: r1=node[1-4],node9.", "RACK=HOSTS")
-    ] = None,
+    rack: Annotated[list[str] | None, _RACK] = None,
     cluster: Annotated[
         str | None,
         option(
@@ -294,6 +295,7 @@ def _opening(
         links=link or (),
         hardware=hardware,
         link_from=link_from,
+        samples=samples,
         model_flops=model_flops,
         parameters=parameters,
         tokens=tokens,

@@ -128,8 +128,8 @@ def _report_of_logs(paths: Sequence[Path], title: str | None) -> str:
         return ""
     if len(paths) == len(runs) == _MAX_LOGS:
         compared = compare_summaries(runs[:1], runs[1:])
-        return render_compared(compared, Options(title=title or ""))
-    return render_html(record_of_runs(runs), Options(title=title or ""))
+        return render_compared(compared, Options(title=title or ""), runs=runs)
+    return render_html(record_of_runs(runs), Options(title=title or ""), runs)
 
 
 def _report_of_comparison(

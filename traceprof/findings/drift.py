@@ -11,8 +11,8 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.amounts import STEPS
 from traceprof.findings.claims import Claim, ClaimKind, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.machine import notes_on_machine
 from traceprof.findings.rules import Finding, rule
-from traceprof.findings.steps import notes_on_machine
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import floats, lengths_of, mean_of, owner_of
 from traceprof.measures.steps.drift import Drift

@@ -13,15 +13,18 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.measures.collectives.clocks import why_no_common_clock
 from traceprof.measures.collectives.members import find_members, list_members
 from traceprof.measures.collectives.waits import waiting_of_members
+from traceprof.measures.host.states import find_host_phases
 from traceprof.measures.ranks.roles import find_roles
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.names.ranges import PHASE_WORDS
 
 _MIN_SHARE_RATIO: Final = 0.05
 _MIN_GAP_RATIO: Final = 0.01
 """Shorter gaps, as a share of a step, are launches of a role's own kernels."""
 _MIN_AT_WORK_RATIO: Final = 0.5
 """A role waits in a gap if another role works in at least this share of the gap."""
+_N_PARTS: Final = 3
 _ACTION: Final = (
     "Let the roles work at the same time: generate the next batch while the trainer updates "
     "(asynchronous or one-step off-policy rollouts). Then give more GPUs to {slower} until both "
@@ -79,10 +82,46 @@ def role_waits(context: Context) -> Iterator[Finding]:
                 whom=names[slower],
                 share=shares[slower],
             ),
+            *(
+                _note_on_role(context, names[i], (of_trainers, of_others)[i], shares[i])
+                for i in (0, 1)
+            ),
         ),
         action=_ACTION.format(slower=f"the {names[slower]}"),
         caveat="The saving assumes that both roles can work at the same time, with rollouts of "
         "older weights.",
+    )
+
+
+def _note_on_role(context: Context, name: str, places: Sequence[int], waiting: float) -> Note:
+    """Return a note on the parts of a role's step, with the largest part first.
+
+    On GPUs, these are compute, waiting for the other role, and the rest; on hosts, the named phases
+    instead of compute.
+    """
+    typical = context.typical
+    working: dict[str, float] = {}
+    if context.devices:
+        ns = sum((context.times[place].compute & typical).total_ns for place in places)
+        working["compute"] = float(ns)
+    else:
+        for i, hosts in enumerate(context.ranks.each(find_host_phases)):
+            for host in hosts if -1 - i in places else ():
+                for phase, time in host.times.items():
+                    words = PHASE_WORDS.get(phase, phase)
+                    working[words] = working.get(words, 0.0) + (time & typical).total_ns
+    whole_ns = max(1, len(places) * typical.total_ns)
+    parts = {part: ns / whole_ns for part, ns in working.items()}
+    parts["waiting for the other role"] = waiting
+    parts["other"] = max(0.0, 1 - sum(parts.values()))
+    largest = sorted(parts, key=lambda part: -parts[part])[:_N_PARTS]
+    words = ", ".join(f"{{part{i}}} {{share{i}:ratio}}" for i in range(len(largest)))
+    return Note.of(
+        f"{{who}}, per step of {{step:ns}}: {words}",
+        who=name,
+        step=context.base.unit_ns,
+        **{f"part{i}": part for i, part in enumerate(largest)},
+        **{f"share{i}": parts[part] for i, part in enumerate(largest)},
     )
 
 

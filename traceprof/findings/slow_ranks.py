@@ -13,6 +13,7 @@ from traceprof.findings.amounts import RANKS
 from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
+from traceprof.findings.machine import notes_on_clock
 from traceprof.findings.members import (
     attributed,
     devices_of_members,
@@ -183,7 +184,11 @@ def straggler(context: Context) -> Iterator[Finding]:
         one_time_ns=slow.cost_ns if slow.is_once else None,
         evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
         if slow.is_once
-        else (slow.evidence, *_notes_on_cause(slow.cause)),
+        else (
+            slow.evidence,
+            *_notes_on_cause(slow.cause),
+            *notes_on_clock(context, slow.places),
+        ),
         action=_ACTION_ONCE.format(slow=slow.label)
         if slow.is_once
         else _advice_on(slow.label, slow.cause)
@@ -259,6 +264,7 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
         ),
         evidence=(
             describe_slow(slow),
+            *notes_on_clock(context, slow.places),
             Note.of(
                 "based on each rank's own steps, not on a comparison of clocks: {why}", why=why_not
             ),

@@ -15,10 +15,11 @@ from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.excess import ExcessCause, find_cause
 from traceprof.findings.kernel_times import largest, summed, times_of
+from traceprof.findings.machine import cpu_wait_ratio, notes_on_allocator, notes_on_machine
 from traceprof.findings.processor import ACTION
 from traceprof.findings.rules import SUBJECTS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
-from traceprof.measures.rows import lengths_of, mean_of, owner_of
+from traceprof.measures.rows import lengths_of, owner_of
 from traceprof.measures.steps.base import independent_processes
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP, launching_spans
 from traceprof.measures.steps.measured import measured_steps
@@ -38,14 +39,6 @@ _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_LATE_RATIO: Final = 0.5
 _MIN_MAIN_RATIO: Final = 0.5
 _MAX_STEPS_EXPLAINED: Final = 3
-_MIN_CPU_WAIT_RATIO: Final = 0.3
-"""Minimum share of the excess of slow steps in which their thread waits for a CPU core."""
-_MAX_CLOCK_RATIO: Final = 0.97
-"""GPU clocks vary by some steps of 15 MHz without any reason."""
-_ALLOCATOR_COUNTERS: Final = {
-    "alloc_retries_count": "ran out of memory, freed its cache, and retried",
-    "device_alloc_count": "requested memory from the GPU driver",
-}
 
 
 @rule("warm-up", "leading steps that are slower than the rest", about=STEPS, show="steps")
@@ -129,7 +122,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     reasons = [_explain_step(context, i) for i in worst[:_MAX_STEPS_EXPLAINED].tolist()]
     main = _main_reason(reasons, float(table["excess_ns"][worst].sum()))
     text, values = _words_on_main(main)
-    allocating = [*_notes_on_allocator(table, slow, context.kinds == USUAL)]
+    allocating = [*notes_on_allocator(table, slow, context.kinds == USUAL)]
     restarts = _note_on_restarts(context, slow)
     # The search for algorithms waits for its kernels.
     is_open = main is None or main.cause is None or main.cause.subject in _SEARCHING
@@ -269,7 +262,7 @@ def _action(
     """Return the advice on slow steps: on their main cause, on a busy CPU, or on what grew."""
     if main and main.cause:
         return main.cause.advice(context)
-    if _wait_ratio(table, slow, context.kinds == USUAL):
+    if cpu_wait_ratio(table, slow, context.kinds == USUAL):
         return ACTION
     return _advice_on_slow(set(table["grown_phase"][slow].tolist()))
 
@@ -351,61 +344,6 @@ def _words_on_main(main: _Reason | None) -> tuple[str, dict[str, Any]]:
     if main.rank is None:
         return text, values
     return f"{text} on rank {{rank}}", values | {"rank": main.rank}
-
-
-def notes_on_machine(
-    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]
-) -> Iterator[Note]:
-    """Yield notes on clocks, throttling, and memory allocation that differ in the slow steps.
-
-    ``slow`` and ``usual`` select rows of ``table``, the table of `MeasuredSteps`.
-    """
-    slow_rows, usual_rows = table.take(slow), table.take(usual)
-    if "sm_clock_mhz" in table:
-        clock, typical = (
-            float(np.nanmedian(rows["sm_clock_mhz"])) for rows in (slow_rows, usual_rows)
-        )
-        if clock < _MAX_CLOCK_RATIO * typical:
-            text = "the GPU clock was {clock:count} MHz instead of {typical:count} MHz"
-            throttled = (
-                mean_of(slow_rows["throttled_ratio"]) if "throttled_ratio" in slow_rows else 0.0
-            )
-            text += ", throttled (power or heat) {held:ratio} of the time" if throttled > 0 else ""
-            yield Note.of(text, clock=round(clock), typical=round(typical), held=throttled)
-    yield from _notes_on_allocator(table, slow, usual)
-    if _wait_ratio(table, slow, usual):
-        yield Note.of(
-            "the training thread waits for a CPU core for {wait:ns} per step, and for {typical:ns} "
-            "in the other steps",
-            wait=mean_of(slow_rows["cpu_wait_ns"]),
-            typical=mean_of(usual_rows["cpu_wait_ns"]),
-        )
-
-
-def _wait_ratio(table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]) -> float:
-    """Return the share of the excess of ``slow`` steps that is waiting for a CPU core; 0: little.
-
-    NaN and unknown times count as 0.
-    """
-    if not {"cpu_wait_ns", "period_ns"} <= table.columns.keys():
-        return 0.0
-    wait_ns, period_ns = (
-        mean_of(table[name][slow]) - mean_of(table[name][usual])
-        for name in ("cpu_wait_ns", "period_ns")
-    )
-    ratio = wait_ns / period_ns if period_ns > 0 else 0.0
-    return float(ratio) if ratio >= _MIN_CPU_WAIT_RATIO else 0.0
-
-
-def _notes_on_allocator(
-    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[Any]
-) -> Iterator[Note]:
-    """Yield notes on counters of PyTorch's memory allocator that are higher in the slow steps."""
-    slow_rows, usual_rows = table.take(slow), table.take(usual)
-    for name, words in _ALLOCATOR_COUNTERS.items():
-        if name in table and mean_of(slow_rows[name]) > np.nan_to_num(mean_of(usual_rows[name])):
-            count = int(np.nansum(slow_rows[name]))
-            yield Note.of(f"in these steps, PyTorch {words} {{n:count}} time(s)", n=count)
 
 
 @rule("profiler overhead", "the GPU waits for the profiler", "kernels", "overheads", show="idle")

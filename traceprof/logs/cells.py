@@ -34,7 +34,7 @@ _LENGTH: Final = re.compile(
 )
 _CLOCK: Final = re.compile(r"(?P<h>\d{1,4}+):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:\.\d{1,9}+)?+)")
 _PERIOD: Final = re.compile(
-    r"(?P<unit>[a-zµ]{1,12}+)\s?+(?:/|per)\s?+"
+    r"(?P<unit>[a-zµ]{1,12}+)\s?+(?:/|per)\s?+(?:(?P<n>\d{1,6}+)\s?+)?+"
     r"(?P<what>steps?|it|iters?|iterations?|batch|ep|epochs?)"
 )
 _RATE: Final = re.compile(
@@ -53,6 +53,7 @@ _LENGTH_WORDS: Final = ("time", "wall", "duration", "elapsed", "latency", "ttt")
 _TIME_WORDS: Final = ("time", "duration", "took", "hours", "latency", "elapsed")
 SIZES: Final = {name: what for what, names in COLUMNS["sizes"].items() for name in names}
 """The measure of each known column name for a number of GPUs, ranks, or nodes, or a batch size."""
+_WORDS: Final = dict(sorted(COLUMNS["words"].items(), key=lambda item: -len(item[0])))
 _TIMES: Final = {name: what for what, names in COLUMNS["times"].items() for name in names}
 _PERIODS: Final = {"ep": "epoch_ns", "epoch": "epoch_ns", "epochs": "epoch_ns"}
 _THROUGHPUTS: Final = frozenset(COLUMNS["throughputs"]["samples"])
@@ -64,7 +65,9 @@ _UNITS: Final = {"ns": Unit.NS, "bytes": Unit.BYTES}
 _EFFICIENCY: Final = re.compile(
     r"(?:printed_)?(?:scaling_)?efficiency(?:_percent|_ratio|_in_percent)?"
 )
-_SPEEDUP: Final = re.compile(r"(?:printed_)?speed_?up(?:_factor)?")
+_SPEEDUP: Final = re.compile(
+    r"(?:printed_)?speed_?up(?:_factor|_(?:vs|over|relative|compared)_.*)?"
+)
 _ACCURACY: Final = re.compile(r"(?:.*_)?(?:acc|accuracy|top_?[15]|acc_[15])(?:_percent)?")
 _PER_PART: Final = re.compile(r"_per_(?:gpu|device|rank|worker|node)$")
 _PER_S: Final = re.compile(r"(?:_per)?_s$|(?<=[a-z])ps$")
@@ -114,7 +117,7 @@ def number_of(text: str, *, has_decimal_commas: bool = False) -> TypedCell | Non
         return None
     number = match["number"].strip()
     if has_decimal_commas:
-        number = number.replace(".", "").replace(",", ".")
+        number = re.sub(r"[. '_]", "", number).replace(",", ".")
     elif THOUSANDS.fullmatch(number):
         number = re.sub(r"[, '_]", "", number)
     try:
@@ -172,7 +175,7 @@ def unit_named(text: str, column: str = "") -> TypedUnit | None:
     ``column`` is the name of the column. A single m means minutes in a column of times, and a
     million bytes in any other column.
     """
-    text = text.strip().strip("()[]").strip().rstrip(".")
+    text = _in_english(text).strip().strip("()[]").strip().rstrip(".")
     times = _MULTIPLES.get(text[:1], 0.0)
     rest = unit_named(text[1:], column) if times and len(text) > 1 else None
     if times and rest is not None and "_per_s" in rest.kind:
@@ -185,8 +188,8 @@ def unit_named(text: str, column: str = "") -> TypedUnit | None:
     if period is not None:
         length = unit_named(period["unit"], "time")
         is_time = length is not None and length.kind == "ns"
-        kind = _PERIODS.get(period["what"], "step_period_ns")
-        return TypedUnit(kind, length.times) if length is not None and is_time else None
+        kind, n = _PERIODS.get(period["what"], "step_period_ns"), float(period["n"] or 1)
+        return TypedUnit(kind, length.times / n) if length is not None and is_time and n else None
     rate = _RATE.fullmatch(text)
     if rate is not None and rate["what"] in _RATE_UNITS:
         each = (rate["each"] or "").lower()
@@ -203,8 +206,18 @@ def unit_named(text: str, column: str = "") -> TypedUnit | None:
     return None
 
 
+def _in_english(text: str) -> str:
+    """Return a text with English words for the words of columns.toml in other languages."""
+    if text.isascii():
+        return text
+    for word, english in _WORDS.items():
+        text = text.replace(word, english)
+    return text
+
+
 def plain_name(name: str) -> str:
-    """Return the normalized name of a column: lower case, with underscores."""
+    """Return the normalized name of a column: English, lower case, with underscores."""
+    name = _in_english(name)
     name = re.sub(r"(?<=\w)\s?[×*]\s?(?=\w)", "_x_", name.replace("@", "_"))
     name = re.sub(r"[\[(]([^\[\]()]*)[\])]", r"_\1", name.strip().lower())
     name = re.sub(r"/\s?+(?=(?:h|hr|hour|d|day|min|month)s?\b)", "_per_", name)

@@ -252,9 +252,9 @@ def _summaries(path: Path, table: TypedTable, meanings: Meanings) -> Iterator[Su
     }
     for row, variant, run in rows.runs():
         run.labels |= {
-            column.name: table.rows[row][column.place].strip("*` ")
+            column.name: column.cells[row].strip("*` ")
             for column in labels
-            if table.rows[row][column.place] in column.texts
+            if column.cells[row] in column.texts
         }
         run.labels |= {
             column.name: texts[row]
@@ -262,6 +262,7 @@ def _summaries(path: Path, table: TypedTable, meanings: Meanings) -> Iterator[Su
             if texts and texts[row]
         }
         if variant:
+            note_sizes(run, sizes_in(variant))
             run.labels["variant"] = variant
         run.notes[:0] = notes
         run.notes += _unreadable_cells(meanings, row)

@@ -24,6 +24,7 @@ from traceprof.logs.cells import (
     quantity_of,
     unit_named,
 )
+from traceprof.logs.typed_marks import without_marks
 from traceprof.logs.typed_tables import TypedTable
 from traceprof.logs.typed_text import rate_units_in, sizes_in
 
@@ -51,7 +52,7 @@ class TypedColumn:
     @property
     def typed(self) -> str:
         """The heading as it was typed."""
-        return self.table.heading[self.place]
+        return without_marks(self.table.heading[self.place])
 
     @cached_property
     def name(self) -> str:
@@ -61,8 +62,13 @@ class TypedColumn:
 
     @cached_property
     def cells(self) -> list[str]:
-        """The cells from top to bottom."""
-        return self.table.column(self.place)
+        """The cells from top to bottom; a label in the first column is valid until the next."""
+        cells = [without_marks(cell) for cell in self.table.column(self.place)]
+        is_label = self.place == 0 and cells[0] != "" and number_of(cells[0]) is None
+        is_label &= self.name.split("_")[0] not in {*TEXTS["name"], *TEXTS["note"]}
+        for i in range(1, len(cells) if is_label else 0):
+            cells[i] = cells[i] or cells[i - 1]
+        return cells
 
     @cached_property
     def quantities(self) -> list[TypedCell | None]:
@@ -127,6 +133,8 @@ class TypedColumn:
         ):
             return None
         if found is not None and found.name in _COUNTED:
+            if 0 in self.readable:
+                return None  # the number of a GPU or rank
             return found if self.numbers is not None or not self._is_mixed_text else None
         n_texts = self.quantities.count(None)
         return None if n_texts > n_numbers or (n_texts and found is None) else found
@@ -137,8 +145,11 @@ class TypedColumn:
         n_numbers = sum(map(math.isfinite, self.readable))
         words = {*TEXTS["note"], *TEXTS["label"]}
         found = None if self.name.split("_")[0] in words else self._known_measure()
-        if found is None or found.name in SIZES.values() or self.measure() is not None:
+        if self.measure() is not None or (found is not None and found.name in SIZES.values()):
             return ""
+        if found is None:
+            is_rate = self.numbers is not None and n_numbers and "/" in self.typed
+            return "its unit is unknown" if is_rate else ""
         if n_numbers and found.assumed == "seconds":
             return "it has no unit"
         n_digits = sum(any(map(str.isdigit, self.cells[row])) for row in self.unreadable)
@@ -268,8 +279,18 @@ def _distinguished(columns: Sequence[TypedColumn], places: Sequence[int]) -> lis
     """Return the words of each heading that the other headings do not contain."""
     words = [_WORD.findall(columns[place].typed) for place in places]
     common = set.intersection(*map(set, words))
-    texts = [" ".join(word for word in heading if word not in common) for heading in words]
+    texts = [
+        " ".join(word for word in heading if word not in common and not _is_unit(word))
+        for heading in words
+    ]
+    texts = texts if len({*texts}) == len(texts) else [""] * len(texts)
     return [text or columns[place].typed for text, place in zip(texts, places, strict=True)]
+
+
+def _is_unit(word: str) -> bool:
+    """Return whether a word of a heading belongs to the unit of a rate, such as img in img/s."""
+    unit = unit_named(f"{word}/s")
+    return word == "s" or (unit is not None and _is_rate(unit))
 
 
 def is_table_of_steps(meanings: Meanings) -> bool:

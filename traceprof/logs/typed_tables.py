@@ -6,13 +6,22 @@ Each table has the heading above it and the sentences between that heading and t
 from __future__ import annotations
 
 import csv
-import html
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from traceprof.logs.cells import NUMBER_IN_CELL, THOUSANDS, count_known, number_of, quantity_of
+from traceprof.logs.cells import (
+    NUMBER_IN_CELL,
+    SIZES,
+    THOUSANDS,
+    count_known,
+    number_of,
+    plain_name,
+    quantity_of,
+    unit_named,
+)
+from traceprof.logs.typed_marks import html_rows, row_of_latex, without_marks, without_tags
 
 _DELIMITERS: Final = ",;\t|"
 _MAX_COLUMNS: Final = 500
@@ -37,19 +46,7 @@ _GAP: Final = re.compile(r"\s{2,100}+|\t")
 _NOT_A_NAME: Final = re.compile(r"[{}=]|:\s")
 """Characters that occur in log lines and in printed objects, but never in a column name."""
 _CELL_EDGE: Final = re.compile(r"(?<!\\)\|")
-_LATEX_ROW: Final = re.compile(
-    r"(?P<cells>[^&|]{1,2000}+&[^|]{1,8000}?)\\\\\s*+(?:\\\w{1,20}+)?\s*+"
-)
-_LATEX_RULE: Final = re.compile(r"\s*+\\(?:hline|toprule|midrule|bottomrule|cline\{[\d-]+\})\s*+")
-_LATEX_STYLE: Final = re.compile(r"\\(?:textbf|textit|emph|texttt)\{(?P<text>[^{}]{0,200}+)\}")
-_LATEX_SYMBOLS: Final = {
-    "\\%": "%", "\\#": "#", "$\\times$": "x", "\\times": "x", "$\\pm$": "±",
-    "\\pm": "±", "\\,": "", "$": "",
-}  # fmt: skip
 _TABLE_TAG: Final = re.compile(r"<(?P<end>/?+)table\b", re.IGNORECASE)
-_ROW_TAG: Final = re.compile(r"<tr\b[^<>]{0,200}+>", re.IGNORECASE)
-_CELL_TAG: Final = re.compile(r"<t[dh]\b[^<>]{0,200}+>", re.IGNORECASE)
-_TAG: Final = re.compile(r"<[^<>]{0,2000}+>")
 _HTML_TITLE: Final = re.compile(
     r"<h[1-6]\b[^<>]{0,99}+>(?P<title>[^<]{1,200}+)</h[1-6]>", re.IGNORECASE
 )
@@ -118,28 +115,13 @@ def is_fence(line: str) -> bool:
 
 
 def _without_marks(text: str) -> str:
-    return _TAG.sub("", text).strip().strip("*_").strip()
+    return without_tags(text).strip().strip("*_").strip()
 
 
 def tables_in(lines: Sequence[str]) -> list[TypedTable]:
     """Return the tables of a text: Markdown, grids, HTML, and LaTeX, otherwise delimited text."""
-    found = list(_drawn_tables([*map(_from_latex, lines)]))
+    found = list(_drawn_tables([*map(row_of_latex, lines)]))
     return found or list(_delimited_tables(lines))
-
-
-def _from_latex(line: str) -> str:
-    """Return a row or rule of a LaTeX table in the form of Markdown; other lines are unchanged."""
-    if not ("\\" in line and len(line) <= _MAX_LINE_CHARS):
-        return line
-    if _LATEX_RULE.fullmatch(line):
-        return "|---|"
-    row = _LATEX_ROW.fullmatch(line)
-    if row is None:
-        return line
-    text = _LATEX_STYLE.sub(r"\g<text>", row["cells"])
-    for symbol, plain in _LATEX_SYMBOLS.items():
-        text = text.replace(symbol, plain)
-    return f"| {text.replace('&', '|')} |"
 
 
 def _drawn_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
@@ -153,7 +135,7 @@ def _drawn_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
             first += 1
             continue
         is_html = bool(_TABLE_TAG.search(line))
-        rows = _html_rows(lines[first:end]) if is_html else _drawn_rows(lines[first:end])
+        rows = html_rows(lines[first:end]) if is_html else _drawn_rows(lines[first:end])
         table = _make_table(rows, above, span=(first, end)) if rows else None
         if table is not None:
             yield table
@@ -201,7 +183,7 @@ def _drawn_rows(block: Sequence[str]) -> list[list[str]]:
     rules = [i for i, line in enumerate(drawn) if _is_rule(line)]
     first = next((i for i in rules if i > 0), 0)
     if not first:
-        return []
+        return [_split_row(line) for line in drawn[1:]] if len(drawn) > 2 else []
     if "+" not in drawn[first] and 0 not in rules:
         return [_split_row(line) for line in (drawn[first - 1], *drawn[first + 1 :])]
     parts: list[list[list[str]]] = [[]]
@@ -226,18 +208,7 @@ def _split_row(line: str) -> list[str]:
     """Return the cells of a Markdown row, without the empty parts outside the outer pipes."""
     parts = _CELL_EDGE.split(line.strip())
     first, last = int(not parts[0].strip()), len(parts) - int(not parts[-1].strip())
-    return [_plain(part).replace("\\|", "|") for part in parts[first : max(first, last)]]
-
-
-def _html_rows(block: Sequence[str]) -> list[list[str]]:
-    rows = _ROW_TAG.split("\n".join(block))[1:]
-    return [[_plain(cell) for cell in _CELL_TAG.split(row)[1:]] for row in rows]
-
-
-def _plain(cell: str) -> str:
-    """Return a cell without HTML tags and entities."""
-    text = _TAG.sub(" ", cell) if "<" in cell and ">" in cell else cell
-    return " ".join(html.unescape(text).split()) if text != cell or "&" in cell else cell.strip()
+    return [without_tags(part).replace("\\|", "|") for part in parts[first : max(first, last)]]
 
 
 def _delimited_tables(lines: Sequence[str]) -> Iterator[TypedTable]:
@@ -345,6 +316,9 @@ def _make_table(
     full = [[cell.strip() for cell in [*row, *[""] * (width - len(row))]] for row in body]
     kept = [i for i in range(width) if heading[i] or any(row[i] for row in full)]
     heading, full = [heading[i] for i in kept], [[row[i] for i in kept] for row in full]
+    heading, full = _with_units(heading, full)
+    if not delimiter and heading[0] and plain_name(heading[0]) in SIZES:
+        heading, full = _in_columns(heading, full)
     numbers = map(number_of, heading)
     if len(kept) < 2 or (delimiter and any(_NOT_A_NAME.search(cell) for cell in heading)):
         return None
@@ -353,7 +327,7 @@ def _make_table(
     heading[1:] = [cell or f"column {i}" for i, cell in enumerate(heading[1:], 2)]
     if any(number is not None and not number.unit for number in numbers if heading[0]):
         return None
-    cells = [cell for row in full for cell in row]
+    cells = [without_marks(cell) for row in full for cell in row]
     has_commas = delimiter in (";", "\t", "") and _has_decimal_commas(cells, delimiter)
     return TypedTable(
         tuple(heading),
@@ -364,6 +338,25 @@ def _make_table(
         above.prose,
         *span,
     )
+
+
+def _with_units(heading: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return heading and rows, with the units of a first row that contains only units."""
+    units = rows[0]
+    texts = [text for text in units if text]
+    if len(rows) < 2 or not texts or any(unit_named(text, "time") is None for text in texts):
+        return heading, rows
+    names = zip(heading, units, strict=True)
+    return [f"{name} ({unit})" if unit else name for name, unit in names], rows[1:]
+
+
+def _in_columns(heading: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return heading and rows, exchanged if the first row is a measure: GPUs | 1 | 2 | 4."""
+    numbers = [number_of(without_marks(cell)) for cell in heading[1:]]
+    names = [heading[0], *(row[0] for row in rows)]
+    if "" in names or any(number is None or number.unit for number in numbers):
+        return heading, rows
+    return names, [[heading[i], *(row[i] for row in rows)] for i in range(1, len(heading))]
 
 
 def _has_decimal_commas(cells: Sequence[str], delimiter: str) -> bool:

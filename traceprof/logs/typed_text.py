@@ -12,21 +12,25 @@ from traceprof.model.results import Unit
 
 _GPU: Final = (
     r"(?:gpus?|accelerators?|(?:nvidia[ -])?(?:[pvtalkhb]|gh|gb|mi)\d{1,3}0?[xa]?(?:[lst]|gb)?"
-    r"|m60|(?:rtx|gtx)[\s-]?\d{4}(?:\s?ti)?)(?![a-z0-9])"
+    r"|m60|(?:rtx|gtx)[\s-]?\d{4}(?:\s?ti)?)(?:(?![a-z0-9])|(?=[x×]\d))"
 )
 _MACHINE: Final = r"(?:nodes?|servers?|machines?|hosts?)\b"
 _TIMES: Final = r"(?:\s?[x×]\s?|\s)?"
 _PAIR: Final = re.compile(rf"(?<![\w.])(\d{{1,5}}+)\s?[x×]\s?(\d{{1,3}}+)(?:{_TIMES}{_GPU})?", re.I)
 _NODES: Final = re.compile(rf"(?<![\w.])(\d{{1,6}}+){_TIMES}{_MACHINE}", re.I)
 _DEVICES: Final = re.compile(rf"(?<![\w.])(\d{{1,6}}+){_TIMES}{_GPU}", re.I)
-_DEVICES_AFTER: Final = re.compile(rf"\b{_GPU}\s?[x×]\s?(\d{{1,5}}+)(?![\w.])", re.I)
+_DEVICES_AFTER: Final = re.compile(
+    rf"(?:(?<![\w.])(?P<nodes>\d{{1,5}}+){_TIMES}|\b){_GPU}(?:[- ]?\d{{2,3}}\s?gi?b?)?\s?[x×]\s?"
+    rf"(?P<n>\d{{1,5}}+)(?![\w.])(?P<machines>\s?{_MACHINE})?+",
+    re.I,
+)
 _DGX: Final = re.compile(
     r"(?:(?<![\w.])(?P<n>\d{1,5}+)\s?[x×]?\s?|(?<!\w))(?:dgx|hgx)[ -]?"
     r"(?P<kind>1(?!\d)|2(?!\d)|[abh][1-3]00|station)",
     re.I,
 )
 _DGX_GPUS: Final = {"2": 16, "station": 4}
-SIZES_IN_TEXT: Final = (_PAIR, _NODES, _DEVICES, _DEVICES_AFTER, _DGX)
+SIZES_IN_TEXT: Final = (_DEVICES_AFTER, _PAIR, _NODES, _DEVICES, _DGX)
 BATCH_IN_TEXT: Final = re.compile(r"\b(?:batch(?: ?size)?|bs) ?[=:_-]? ?(\d{1,7})\b", re.I)
 _RATE_IN_TEXT: Final = re.compile(
     r"(?:throughput|rate|speed)\b[^\d]{0,24}(?P<rate>\d[\d.,]{0,15}) ?"
@@ -63,7 +67,11 @@ def sizes_in(text: str) -> dict[str, float]:
         nodes = float(machine["n"] or 1)
         gpus = nodes * _DGX_GPUS.get(machine["kind"].lower(), 8)
         found = {"nodes_count": nodes, "devices_count": gpus}
-    nodes_found, devices = _NODES.search(text), _DEVICES.search(text) or _DEVICES_AFTER.search(text)
+    after = _DEVICES_AFTER.search(text)
+    if after is not None and after["nodes"]:
+        n, m = float(after["nodes"]), float(after["n"])
+        return {"nodes_count": m if after["machines"] else n, "devices_count": n * m}
+    nodes_found, devices = _NODES.search(text), _DEVICES.search(text)
     pair = _PAIR.search(text)
     if pair is not None and (devices is None or devices.start() >= pair.start()):
         return {"nodes_count": float(pair[1]), "devices_count": float(pair[1]) * float(pair[2])}
@@ -72,8 +80,10 @@ def sizes_in(text: str) -> dict[str, float]:
     each = _PER_MACHINE.search(text)
     if each is not None and nodes_found is not None:
         return {**found, "devices_count": float(nodes_found[1]) * float(each[1])}
-    if devices is not None and machine is None:
+    if machine is None and devices is not None:
         found["devices_count"] = float(devices[1])
+    elif machine is None and after is not None:
+        found["devices_count"] = float(after["n"])
     return found
 
 
@@ -124,7 +134,13 @@ def rate_units_in(text: str) -> set[str]:
 
 
 def note_sizes(run: CollectedRun, sizes: Mapping[str, float]) -> list[str]:
-    """Store sizes that the run does not have yet; return their names."""
+    """Store sizes that the run does not have yet; return their names.
+
+    The number of nodes belongs to the number of GPUs, so it is left out if that is another number.
+    """
+    known = run.measures.get("devices_count")
+    if known is not None and "devices_count" in sizes and known["value"] != sizes["devices_count"]:
+        return []
     new = [name for name, value in sizes.items() if name not in run.measures and value > 0]
     for name in new:
         run.measure(name, sizes[name], unit=Unit.COUNT, source="recorded")

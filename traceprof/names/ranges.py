@@ -135,6 +135,7 @@ _POST_TRAINING_PATTERNS: Final = (
 )
 _PATTERNS_BESIDE_ROLLOUTS: Final = (
     ("generation", r"gen|generate"),
+    ("eval", r"testing"),
     ("logprobs", r"ref|values"),
     ("advantage", r"adv"),
     (
@@ -143,13 +144,19 @@ _PATTERNS_BESIDE_ROLLOUTS: Final = (
         r"((policy|model|actor|vllm|rollout)[ _])?(weights|params|parameters)"
         r"([ _]to[ _](vllm|rollout|sglang|inference)([ _]engines?)?)?"
         r"|weights?[ _](sync(hronization)?|transfer|broadcast|refit|update)"
-        r"|prepare_for_generation/transfer_and_update_weights",
+        r"|prepare_for_generation/transfer_and_update_weights|update_weights_implementation"
+        r"|broadcast_to_(vllm|inference_engines)",
     ),
-    ("sleep_wake", r"(sleep|wake[ _]?up|(on|off)load)([ _](engine|rollout|actor|model|vllm))?"),
+    (
+        "sleep_wake",
+        r"(sleep|wake[ _]?up|(on|off|back)load)([ _](engine|rollout|actor|model|vllm))?"
+        r"|(off|back)load_\w+_model_to_(cpu|gpu)",
+    ),
     (
         "update",
         r"(update|train)[ _](the[ _])?(actor|critic|policy)|(actor|critic|policy)[ _](update|train"
-        r"(ing)?)|train[ _]critic[ _]and[ _]policy|(ppo|grpo)[ _](update|train(ing)?)",
+        r"(ing)?)|train[ _]critic[ _]and[ _]policy|policy_critic_overlap_train"
+        r"|(ppo|grpo)[ _](update|train(ing)?)",
     ),
 )
 """Names that denote these phases only if other ranges name rollouts or log-probabilities.
@@ -191,6 +198,27 @@ _PHASE_PATTERNS: Final = (
         r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
     ),
     *_POST_TRAINING_PATTERNS,
+)
+_METHOD_OF_WORKER: Final = re.compile(
+    r"(?:\w*worker(?:_v\d+)?(?:_extension|_impl)?/|(?P<is_class>\w*(?:Trainer|Maker|SamplesGenerator)"
+    r"\.))(?P<method>\w+)",
+    re.IGNORECASE,
+)
+"""Names of methods of workers in post-training: NeMo RL's "policy_worker/train", TRL's classes."""
+_OF_WORKERS: Final = (
+    ("generation", r"_generate(_\w+)?|generate_samples|make_experience\w*"),
+    ("logprobs", r"(get|compute)_\w*log_?prob(s|abilities)?|_?get_per_token_logps\w*"),
+    ("reward", r"_calculate_rewards"),
+    (
+        "weight_sync",
+        r"update_weights(_from|_via|_by)?_\w+|broadcast_(weights|to)_\w+|sync_weights"
+        r"|stream_weights_\w+",
+    ),
+    ("sleep_wake", r"(off|on)load_\w+|sleep|wake_up"),
+)
+_OF_NAMED_WORKERS: Final = (
+    ("generation", r"generate(_\w+)?"),
+    ("update", r"train(_presharded|_\w*batch)?"),
 )
 _beside_rollouts: Final = cache(
     lambda: [(p, re.compile(text, re.IGNORECASE)) for p, text in _PATTERNS_BESIDE_ROLLOUTS]
@@ -357,9 +385,19 @@ def phase_of(name: str, domain: str) -> str | None:
             return "communication"
         if plain in _PHASE_OF_TRACEPROF_RANGE:
             return _PHASE_OF_TRACEPROF_RANGE[plain]
-    found = next((phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None)
+    method = _METHOD_OF_WORKER.fullmatch(plain)
+    found = _phase_of_worker(method) if method is not None else None
+    found = found or next(
+        (phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None
+    )
     # A program may name its phases of post-training with traceprof.range().
     return found if not is_by_traceprof or found in _NAMED_BY_PROGRAMS else None
+
+
+def _phase_of_worker(match: re.Match[str]) -> str | None:
+    """Return the phase of a method of a worker of post-training; None for other methods."""
+    patterns = _OF_WORKERS if match["is_class"] else (*_OF_WORKERS, *_OF_NAMED_WORKERS)
+    return next((phase for phase, text in patterns if re.fullmatch(text, match["method"])), None)
 
 
 def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:

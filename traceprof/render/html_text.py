@@ -8,8 +8,14 @@ from typing import Final
 
 from traceprof.comparison import CURVE_NAME, NODES_NAME, SCALING, TIMELINE_NAME, TRIED
 from traceprof.model.results import Result, Unit
+from traceprof.model.summary import Summary
 from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
-from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
+from traceprof.render.charts.curves import (
+    accuracy_chart,
+    curves_style,
+    pace_chart,
+    scaling_charts,
+)
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.charts.memory import memory_chart, memory_script, memory_style
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
@@ -105,10 +111,11 @@ def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
     return f"<div {_FRAGMENT}>{_FRAGMENT_STYLE}{table}</div>"
 
 
-def render_html(document: Answered, options: Options) -> str:
+def render_html(document: Answered, options: Options, runs: Sequence[Summary] = ()) -> str:
     """Return all results as one HTML page that needs no other file.
 
-    The page has the verdict, charts, warnings and notes, and tables, in this order.
+    The page has the verdict, charts, warnings and notes, and tables, in this order. ``runs`` are
+    logs, whose pace is drawn as well.
 
     Raises:
         UsageError: a column that was chosen is in no table.
@@ -128,7 +135,9 @@ def render_html(document: Answered, options: Options) -> str:
         if section.name in _CHARTS and (chart := _CHARTS[section.name][0](section.result))
     }
     warnings = html_list([*head.warnings, *head.lost, *head.remarks])
+    pace = pace_chart(runs) if runs else ""
     body = [
+        _card("Pace", _scrolling("Pace", pace)) if pace else "",
         *(
             _card(section.title, _scrolling(section.title, charts[section.name]))
             for section in sections
@@ -139,6 +148,7 @@ def render_html(document: Answered, options: Options) -> str:
         html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
+    styles += [curves_style()] if pace else []
     script = memory_script() if MEMORY_NAME in document.results else ""
     return write_document(title, f"{top}<main>{''.join(body)}</main>", styles, script=script)
 

@@ -54,7 +54,7 @@ def on_phases(
     if phases.empty:
         return
     first = phases.take(phases["process"] == phases["process"][0])
-    shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
+    shares = dict(zip(first["phase"].tolist(), first["host_ratio"].tolist(), strict=True))
     has_rollouts = bool(shares.keys() & {"generation", "environment"}) and _has_rollouts(steps)
     if only_rollouts and not has_rollouts:
         return
@@ -64,8 +64,26 @@ def on_phases(
         shares[UNCLAIMED] = shares.get(UNCLAIMED, 0.0) + shares.pop(UPDATE)
     if "eval" in shares:
         shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
-    shares = {PHASE_WORDS.get(phase, phase): share for phase, share in shares.items()}
-    yield from with_shares(f"CPU time {start}", shares, values)
+    named: dict[str, float] = {
+        PHASE_WORDS.get(phase, str(phase)): share for phase, share in shares.items()
+    }
+    yield from with_shares(f"CPU time {start}", named, values)
+    if has_rollouts:
+        yield from _on_rates(first, shares, steps)
+
+
+def _on_rates(phases: Table, shares: Mapping[str, float], steps: Result | None) -> Iterator[Note]:
+    """Yield notes on the tokens per second of updates and on the environment steps per second."""
+    tokens = steps.scalars.get("tokens_per_s") if steps is not None else None
+    if tokens is not None and shares.get(UPDATE):
+        yield Note.of(
+            "Updates train on {rate:count} generated tokens/s.", rate=tokens / shares[UPDATE]
+        )
+    for row in phases.rows():
+        if row["phase"] == "environment" and row["host_ratio"]:
+            seconds = row["host_ns"] / row["host_ratio"] / 1e9
+            text = "{rate:count} environment steps/s ({n:count} calls)."
+            yield Note.of(text, rate=row["count"] / seconds, n=int(row["count"]))
 
 
 def _has_rollouts(steps: Result | None) -> bool:

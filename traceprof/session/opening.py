@@ -194,6 +194,8 @@ def open_ranks(
     # Imported here: `contents` needs no steps, and these modules are slow to import.
     from traceprof.measures.steps.find import decide_steps, mark_steps
 
+    if opening.samples is not None:
+        tables = None  # the samples belong to devices, which any table can show
     is_several = is_run(paths)
     is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
     if tables is not None:
@@ -203,8 +205,14 @@ def open_ranks(
     files = open_files(paths, opening, tables, only_steps=only_steps)
     ranks = place_files(files, opening)
     notes: tuple[Note, ...] = ()
+    if opening.samples is not None:
+        from traceprof.session.gpu_samples import with_gpu_samples
+
+        ranks, note = with_gpu_samples(ranks, opening.samples)
+        notes = (note,)
     if len(ranks) > 1 and is_tied:
-        ranks, notes = _aligned(ranks)
+        ranks, on_clocks = _aligned(ranks)
+        notes += on_clocks
     if opening.warmup_steps is not None:
         ranks = ranks.map(Trace.with_warmup, opening.warmup_steps)
     if opening.step_ranges is not None:

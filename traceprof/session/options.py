@@ -31,6 +31,7 @@ class Opening:
     """The options for reading traces: kernel classes, clocks, hardware, hosts, racks, steps.
 
     ``link_from`` is the output of nccl-tests, with the bandwidths to compare collectives with.
+    ``samples`` is the output of nvidia-smi, dcgmi, or rocm-smi from the same time.
 
     ``warmup_steps`` is the number of leading warm-up steps (None: detect them). ``step_ranges`` is
     a regular expression that matches the ranges that are steps. ``model_flops``, ``parameters``,
@@ -51,6 +52,7 @@ class Opening:
     links: Sequence[str] = ()
     hardware: Path | None = None
     link_from: Path | None = None
+    samples: Path | None = None
     model_flops: str = ""
     parameters: str = ""
     tokens: str = ""

@@ -86,7 +86,8 @@ class _Source:
     @cached_property
     def reads_parts(self) -> bool:
         """Whether reading a part costs less than reading all; never for several files."""
-        return not is_run(self.paths) and reads_parts(self.paths[0])
+        has_samples = self.opening.samples is not None
+        return not (is_run(self.paths) or has_samples) and reads_parts(self.paths[0])
 
     @property
     def is_large(self) -> bool:

@@ -234,7 +234,6 @@ def test_slow_steps_say_what_was_different_of_the_machine() -> None:
     (found,) = [one for one in findings_of(builder.build()) if one.rule == "slow_steps"]
     clock, tried = found.evidence[1:]
     assert clock == (
-        "the GPU clock was 1,816 MHz instead of 1,980 MHz, throttled (power or heat) 10.0% of the "
-        "time"
+        "the GPU clock was 1,816 MHz instead of 1,980 MHz, limited by heat 10.0% of the time"
     )
     assert tried == "in these steps, PyTorch ran out of memory, freed its cache, and retried 1 time"

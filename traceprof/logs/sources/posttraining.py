@@ -1,4 +1,4 @@
-"""Read logs of reinforcement learning of language models: verl and NeMo RL."""
+"""Read logs of reinforcement learning of language models: verl, OpenRLHF, and NeMo RL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,21 @@ from traceprof.logs.source import Declared, LogReader, Pattern, declared, number
 
 _TIMING: Final = "timing_s/"
 _STEP: Final = "step_period_ns"
-_PHASE_NAMES: Final = {"gen": "generation", "exposed_generation": "generation"}
+_PHASE_NAMES: Final = {
+    "gen": "generation",
+    "exposed_generation": "generation",
+    "broadcast": "weight_sync",
+    "update_weights": "weight_sync",
+    "prepare_for_generation_transfer_and_update_weights": "weight_sync",
+}
+_PAIR: Final = re.compile(
+    r"'(?P<key>[\w/.@-]{1,200}+)': (?:np\.\w{1,20}+\()?+"
+    r"(?P<value>-?nan|-?inf|[-+]?[\d.]+(?:e[-+]?\d+)?)"
+)
+_STATUS_NAMES: Final = {
+    **{name: name for name in ("policy_loss", "reward", "kl", "response_length")},
+    "rollout/response_length_mean": "response_length",
+}
 _MAX_SIZE_DEVIATION_RATIO: Final = 0.02
 _MIN_CHANGE_RATIO: Final = 0.2
 _MIN_STEPS: Final = 4
@@ -34,9 +48,10 @@ class RolloutReader(LogReader):
 
     def add_phase(self, name: str, seconds: float, point: LogPoint) -> None:
         """Store the duration of one phase of a step."""
+        name = name.replace("/", "_")
         phase = _PHASE_NAMES.get(name, name)
         self.run.metric(f"{phase}_ns", seconds * 1e9, point, over="step")
-        if name not in _NOT_PHASES:
+        if name not in _NOT_PHASES and not name.endswith("_total"):
             self.phases[phase].append(seconds)
 
     def end(self) -> None:
@@ -88,6 +103,27 @@ class VerlReader(RolloutReader):
             facts.world_size = round(size)
             text = "{n:count} GPUs follow from the tokens, the time, and the rate of a step"
             self.run.say(text, n=facts.world_size)
+
+
+class OpenRlhfReader(RolloutReader):
+    """Read the status that OpenRLHF prints after each step, with times of the phases."""
+
+    def status(self, match: re.Match[str], _point: LogPoint, _line: LogLine) -> None:
+        """Store the phases, the step time, and the measures of a step."""
+        point = LogPoint(float(match["_at"]))
+        self.book.position(point.step)
+        values = {one["key"]: number(one["value"]) for one in _PAIR.finditer(match["_status"])}
+        for key, value in values.items():
+            group, _, name = key.rpartition("/")
+            if value is None:
+                continue
+            if key in _STATUS_NAMES:
+                self.run.metric(_STATUS_NAMES[key], value, point, over="step")
+            elif group == "timing" and name == "step_total":
+                self.step_times.append(value)
+                self.run.metric(_STEP, value * 1e9, point, over="step")
+            elif group == "timing":
+                self.add_phase(name, value, point)
 
 
 class NemoRlReader(RolloutReader):

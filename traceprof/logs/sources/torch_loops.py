@@ -36,8 +36,10 @@ _PAIR: Final = re.compile(r"(?:^|,)\s*+(?P<key>[A-Za-z_][\w ./@%-]*+)\s*+=\s*+(?
 _MIN_INTERVAL_S: Final = 30.0
 """Shortest time between two bar states from which a speed is computed."""
 _HF_PAIR: Final = re.compile(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
-_HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
-_HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
+_HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos", "num_tokens"})
+_HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"} | {
+    "completions/mean_length": "response_length"
+}
 _EPOCH_BAR: Final = re.compile(r"Epoch\s++(?P<epoch>\d++)(?:/\S++)?\s*+:?\s*+:?$")
 _CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
 _LIGHTNING_NAMES: Final = {**_CSV_NAMES, "train/loss": "loss", "train_acc": "train_top1"}
@@ -151,6 +153,7 @@ class HfTrainerReader(_BarReader):
     bar: ProgressBar | None = None
     rate: float | None = None
     steps_rate: float | None = None
+    tokens: LogPoint | None = None
 
     def dictionaries(self, match: re.Match[str], *_: object) -> None:
         """Store the values of all dictionaries in a line."""
@@ -213,11 +216,29 @@ class HfTrainerReader(_BarReader):
         for key, text in values.items():
             if key not in _HF_SKIPPED and not key.endswith(("_runtime", "_per_second")):
                 over = "run" if key.startswith("eval_") else "interval"
-                name = _HF_NAMES.get(key, key)
-                self.run.metric(name, number(text), point, over=over, is_elapsed=True)
+                name, times = _HF_NAMES.get(key, key), 1.0
+                if key == "step_time":  # of TRL, in seconds, without the optimizer
+                    name, times = "training_pass_ns", 1e9
+                value = number(text)
+                value = value if value is None else times * value
+                self.run.metric(name, value, point, over=over, is_elapsed=True)
+        self._note_tokens(number(values.get("num_tokens")), point)
         seconds = number(values.get("eval_runtime"))
         if seconds is not None:
             self.run.event("evaluation", seconds=seconds, epoch=epoch)
+
+    def _note_tokens(self, tokens: float | None, point: LogPoint) -> None:
+        """Store the rate since the last noted number of tokens, which TRL counts from the start."""
+        if tokens is None or not math.isfinite(point.at_s):
+            return
+        last = self.tokens
+        elapsed_s = point.at_s - last.at_s if last is not None else math.inf
+        if last is None or elapsed_s < 0 or tokens < last.samples:
+            self.tokens = point._replace(samples=tokens)
+        elif elapsed_s >= _MIN_INTERVAL_S:
+            rate = (tokens - last.samples) / elapsed_s
+            self.run.metric("tokens_per_s", rate, point, over="interval", is_elapsed=True)
+            self.tokens = point._replace(samples=tokens)
 
     def _point(self, epoch: float | None, step: float | None) -> LogPoint:
         """Return a position from epoch or step.

@@ -239,7 +239,18 @@ THREAD_TIMES: Final[Mapping[str, str]] = {
     "thread_cpu_wait_ns": "cpu_wait_ns",
 }
 """Times of the training thread that the hooks record at step boundaries, since its start."""
-MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values(), *THREAD_TIMES.values())
+_OF_GPU: Final[Mapping[str, tuple[str, np.ufunc]]] = {
+    _CLOCK: (_CLOCK, np.fmin),
+    "power_watts": ("power_watts", np.fmin),
+    "temperature_celsius": ("temperature_celsius", np.fmax),
+    "throttled_by_power": ("power_limit_ratio", np.fmax),
+    "throttled_by_heat": ("heat_limit_ratio", np.fmax),
+}
+"""Column of each metric of a GPU, and the function that chooses the worst GPU of a process."""
+MACHINE: Final = (
+    *(name for name, _ in _OF_GPU.values()),
+    *("throttled_ratio", *_COUNTERS.values(), *THREAD_TIMES.values()),
+)
 _MAX_OVERRUN_NS: Final = 200_000_000
 """A thread can wait between the reading of its times and the time of their mark: a container with a
 CPU limit stops it for up to 100 ms. The next step then lacks this time, so sums are right."""
@@ -254,10 +265,10 @@ _Series = tuple[Ints, Floats]
 def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
     """Return the recorded metrics of `MACHINE`, one value per step; NaN if not recorded.
 
-    ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are means of the samples from
-    one second before the step to its end, of the worst device of its process. Counts are the
-    allocator's counts in the period of the step on the host. Times of the training thread are in
-    the same period.
+    ``steps`` is the table of `MeasuredSteps`. Clocks, power, temperature, and throttling are means
+    of the samples from one second before the step to its end, of the worst device of its process.
+    Counts are the allocator's counts in the period of the step on the host. Times of the training
+    thread are in the same period.
     """
     series = _series(ranks.whole)
     if not series:
@@ -271,15 +282,11 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
         start, lasts, begin, period = ints(steps, *_BORDERS, rows=rows)
         start, begin = start + origin_ns, begin + origin_ns
         on_devices = [f"gpu:{device}" for device in devices.get(process, ())]
-        clocks = [_means(series.get((gpu, _CLOCK)), start, start + lasts) for gpu in on_devices]
-        throttled = [
-            _means(series.get((gpu, name)), start, start + lasts)
-            for gpu in on_devices
-            for name in _THROTTLED
-        ]
-        if on_devices:
-            found[_CLOCK][rows] = np.fmin.reduce(clocks)
-            found["throttled_ratio"][rows] = np.fmax.reduce(throttled)
+        for metric, (name, worst) in _OF_GPU.items() if on_devices else ():
+            means = [_means(series.get((gpu, metric)), start, start + lasts) for gpu in on_devices]
+            found[name][rows] = worst.reduce(means)
+        reasons = [found[_OF_GPU[metric][0]][rows] for metric in _THROTTLED]
+        found["throttled_ratio"][rows] = np.fmax.reduce(reasons)
         for metric, name in _COUNTERS.items():
             counted = series.get((f"process:{process}", metric))
             if counted is not None:
@@ -325,9 +332,7 @@ def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
 
 
 def _samples_of_machine(part: Trace) -> Table:
-    return part.samples.take(
-        part.samples["metric"].isin((_CLOCK, *_THROTTLED, *_COUNTERS, *THREAD_TIMES))
-    )
+    return part.samples.take(part.samples["metric"].isin((*_OF_GPU, *_COUNTERS, *THREAD_TIMES)))
 
 
 def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:

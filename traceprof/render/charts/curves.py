@@ -1,4 +1,4 @@
-"""Draw curves of several runs as SVG without scripts: throughput by size, and a metric over time.
+"""Draw curves of runs as SVG without scripts: throughput by size, metrics over time, pace of logs.
 
 Below the throughput chart, bars show the causes of lost efficiency.
 """
@@ -6,11 +6,14 @@ Below the throughput chart, bars show the causes of lost efficiency.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from math import floor, isfinite, log2, log10
 from typing import Final
 
+from traceprof.logs.gathered import unit_of
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
+from traceprof.model.summary import Summary
 from traceprof.render.charts.svg import (
     Axis,
     chart_style,
@@ -24,7 +27,7 @@ from traceprof.render.charts.svg import (
     value_grid,
 )
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import is_known, round_text, value_text
+from traceprof.render.formatting import is_known, note_text, round_text, value_text
 from traceprof.render.shown import Row
 
 _COLORS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
@@ -53,6 +56,8 @@ _LOSS_COLORS: Final[Mapping[str, str]] = {
 _OTHER_LOSS_COLOR: Final = "h2h"
 
 _Points = list[tuple[float, float]]
+_PACES: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "steps_per_s")
+_MIN_PACE_POINTS: Final = 4
 
 
 def curves_style() -> str:
@@ -62,7 +67,8 @@ def curves_style() -> str:
         "sizes",
         names,
         ".sizes{max-height:420px}.sizes .ideal{stroke:var(--muted);stroke-dasharray:5 4}"
-        ".sizes polyline{fill:none;stroke-width:2}",
+        ".sizes polyline{fill:none;stroke-width:2}"
+        ".sizes .change{stroke-dasharray:2 3}",
     )
 
 
@@ -313,3 +319,47 @@ def _bar(size: str, parts: Sequence[tuple[str, float]], colors: Mapping[str, str
         + text(_BAR_X_PX - 6, 14, size, "end", style="font-size:11px;fill:var(--muted)")
         + "</svg>"
     )
+
+
+def pace_chart(runs: Sequence[Summary]) -> str:
+    """Draw step times or rates of logs over their steps; return "" if no metric is known of all.
+
+    A dashed vertical line marks a lasting change, and its title has both levels.
+    """
+    for metric, scope, over in product(_PACES, ("run", "device", "rank"), ("step", "interval")):
+        curves = [_pace_of(run, metric, scope, over) for run in runs]
+        if curves and all(curves):
+            return _draw_pace(metric, runs, curves)
+    return ""
+
+
+def _pace_of(run: Summary, metric: str, scope: str, over: str) -> _Points:
+    """Return (step, value) of a metric of one attempt; an empty list if there are too few."""
+    found: _Points = []
+    for row in run.table("metrics").rows():
+        if (row["metric"], row["scope"], row["over"]) == (metric, scope, over):
+            found.append((row["step"], row["value"]))
+    is_ascending = all(first < second for (first, _), (second, _) in pairwise(found))
+    return found if len(found) >= _MIN_PACE_POINTS and is_ascending else []
+
+
+def _draw_pace(metric: str, runs: Sequence[Summary], curves: Sequence[_Points]) -> str:
+    steps = [step for points in curves for step, _ in points]
+    values = [value for points in curves for _, value in points]
+    room = (max(values) - min(values) or max(values)) / 20
+    x, y = Axis(min(steps), max(steps), *_X), Axis(min(values) - room, max(values) + room, *_Y)
+    parts = [*value_grid(y, _X, unit_of(metric))]
+    parts += [text(x(step), _HEIGHT - 20, f"{step:g}") for step in round_ticks(x.low, x.high, 8)]
+    for run, points, color in zip(runs, curves, _COLORS, strict=False):
+        style = f"stroke:var(--sizes-{color})"
+        for note in run.notes:
+            is_change = {"step", "before", "after"} <= note.values.keys()
+            if is_change and str(note.values["name"]).startswith(metric):
+                at, title = x(float(note.values["step"])), html_text(note_text(note))
+                ends = {"x1": at, "x2": at, "y1": _Y[0], "y2": _Y[1]}
+                mark = {"class_": "change", "style": style, **ends}
+                parts.append(element("line", f"<title>{title}</title>", **mark))
+        parts.append(element("polyline", points=points_text(x, y, points), style=style))
+    words = f"{metric.removesuffix('_ns').replace('_', ' ')} over the steps"
+    names = _curve_legend(run.name for run in runs)
+    return names + drawing((_WIDTH, _HEIGHT), "sizes", words, *parts)

@@ -13,9 +13,11 @@ import numpy as np
 from traceprof.comparison import Comparison
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
+from traceprof.model.summary import Summary
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
+from traceprof.render.charts.curves import curves_style, pace_chart
 from traceprof.render.charts.figure import figures_script
 from traceprof.render.charts.roofline import roofline_of_two_runs
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
@@ -269,12 +271,15 @@ _UNITS: Final = frozenset(Unit)
 
 
 def render_compared(
-    found: Comparison, options: Options, beside: SideBySideTimeline | None = None
+    found: Comparison,
+    options: Options,
+    beside: SideBySideTimeline | None = None,
+    runs: Sequence[Summary] = (),
 ) -> str:
     """Return one HTML page that needs no other file and no network.
 
     ``beside`` holds the timelines of both runs. With it, the row of a kernel links to the longest
-    execution of that kernel in the timeline.
+    execution of that kernel in the timeline. ``runs`` are logs, whose pace is drawn.
 
     Raises:
         UsageError: a column that was chosen is in no table.
@@ -289,6 +294,7 @@ def render_compared(
     cards = [
         card("answer", "Result", f'<div class="verdict">{answer}</div>{_main_numbers(found)}'),
         *_charts(found),
+        *([card("pace", "Pace", pace)] if (pace := pace_chart(runs) if runs else "") else []),
         *_timelines(beside),
         *([card("roofline", "Roofline of base and new", roofline)] if roofline else []),
         *([card("known", WARNINGS_TITLE, warnings)] if warnings else []),
@@ -311,7 +317,13 @@ def render_compared(
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
     fragment = None if beside is None else timeline_fragment(beside.packed, is_embedded=True)
     script = figures_script() if roofline else ""
-    return write_document(title, body, (category_style(), style, _STYLE), fragment, script)
+    return write_document(
+        title,
+        body,
+        (category_style(), style, _STYLE, curves_style() if pace else ""),
+        fragment,
+        script,
+    )
 
 
 _KERNEL: Final = "kernel"

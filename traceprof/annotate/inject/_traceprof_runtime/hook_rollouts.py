@@ -12,7 +12,8 @@ Four sources name them:
   or a single token after a prompt. Their range is written when the sequence has ended, because only
   then is it known. A following pass over the whole sequences computes log-probabilities.
 
-The marks ``generated.sequences`` and ``generated.tokens`` follow each generation. Tokens include
+The mark ``generation.running`` is the number of sequences of a pass, if it changed. The marks
+``generated.sequences`` and ``generated.tokens`` follow each generation. Tokens include
 the padding of sequences that ended early.
 """
 
@@ -26,11 +27,13 @@ from .clock import time_ns
 from .replaced import replace
 from .rollout_calls import (
     CALLS,
+    ENGINE_STEPS,
     ENVIRONMENT,
     GENERATION,
     LOGPROBS,
     REWARD,
     ROLLOUT,
+    RUNNING,
     TIMED,
     TIMERS,
     UPDATE,
@@ -53,7 +56,7 @@ local = threading.local()
 def install_rollouts(torch):
     """Wrap the calls and timers of the libraries, once the program imports them."""
     session.at_end(end_spans)
-    wraps = {"gymnasium": [functools.partial(_wrap_make, torch)]}
+    wraps = {"gymnasium": [functools.partial(_wrap_make, torch)], ENGINE_STEPS[0]: [_wrap_engine]}
     for (module, owner, function), phase in CALLS.items():
         wrap = functools.partial(_wrap_call, torch, owner, function, phase)
         wraps.setdefault(module, []).append(wrap)
@@ -70,6 +73,31 @@ def _wrap_all(name, wraps, module):
             wrap(module)
         except Exception as error:
             complain("%s is not recorded" % name, error)
+
+
+def _wrap_engine(module):
+    """Wrap the step of vLLM's engine: a mark follows if the number of running sequences changed."""
+    original = module.LLMEngine.step
+
+    @functools.wraps(original)
+    def step(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        if session.active:
+            try:
+                most = self.vllm_config.scheduler_config.max_num_seqs
+                _mark_running(min(self.get_num_unfinished_requests(), most))
+            except Exception:
+                pass
+        return result
+
+    replace(module.LLMEngine, "step", step)
+
+
+def _mark_running(n):
+    """Mark the number of sequences that are still generated, if it changed."""
+    if local.__dict__.get("running") != n:
+        local.running = n
+        session.emitter().mark(RUNNING, n)
 
 
 def _wrap_make(torch, gymnasium):
@@ -125,7 +153,8 @@ def count_generated(torch, result, args, kwargs):
     """Return the number of sequences and tokens that a call generated, and the longest length.
 
     (0, 0, 0) if unknown. Results are tensors of tokens, which begin with the prompt, or lists of
-    requests with ``outputs``, each with ``token_ids``.
+    requests: of vLLM with ``outputs``, each with ``token_ids``, of SGLang with ``meta_info``. A
+    result that the program reads piece by piece stays unread.
     """
     try:
         sequences = getattr(result, "sequences", result)
@@ -137,7 +166,15 @@ def count_generated(torch, result, args, kwargs):
             is_encoder_decoder = getattr(getattr(args[0], "config", None), "is_encoder_decoder", 0)
             n_prompt = prompt.shape[-1] if isinstance(prompt, torch.Tensor) else 0
             return n, n * (length - (1 if is_encoder_decoder else n_prompt)), length
-        lengths = [len(output.token_ids) for request in result for output in request.outputs]
+        requests = [result] if isinstance(result, dict) else result
+        if not isinstance(requests, (list, tuple)):
+            return 0, 0, 0
+        lengths = []
+        for request in requests:
+            if isinstance(request, dict):
+                lengths.append(request["meta_info"]["completion_tokens"])
+            else:
+                lengths += [len(output.token_ids) for output in request.outputs]
         return len(lengths), sum(lengths), 0
     except Exception:
         return 0, 0, 0
@@ -305,6 +342,8 @@ def begin_pass(torch, module, args, kwargs, name="eval"):
     decoded = local.__dict__.get("decoded")
     if decoded is not None and decoded.is_continued(module, shape, kwargs):
         decoded.add(shape)
+        if decoded.n_passes >= _MIN_DECODED:
+            _mark_running(shape[0])
         return "eval"
     end_decoding()
     if _is_whole_sequence(shape):

@@ -2,7 +2,8 @@
 
 GENERATION, LOGPROBS, REWARD, WEIGHTS = "generation", "logprobs", "reward", "weight_sync"
 ADVANTAGE, ENGINE, UPDATE, ENVIRONMENT = "advantage", "sleep_wake", "update", "environment"
-ROLLOUT, USED = "rollout", "rollout.used"
+ROLLOUT, USED, RUNNING = "rollout", "rollout.used", "generation.running"
+ENGINE_STEPS = ("vllm.v1.engine.llm_engine", "LLMEngine", "step")
 
 _OPENRLHF = "openrlhf.trainer."
 # (module, class, function): phase
@@ -17,11 +18,21 @@ CALLS = {
     ("sglang.srt.entrypoints.engine", "Engine", "generate"): GENERATION,
     ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_tensor"): WEIGHTS,
     ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_distributed"): WEIGHTS,
+    ("sglang.srt.entrypoints.engine", "Engine", "update_weights_from_disk"): WEIGHTS,
+    ("sglang.srt.entrypoints.engine", "Engine", "release_memory_occupation"): ENGINE,
+    ("sglang.srt.entrypoints.engine", "Engine", "resume_memory_occupation"): ENGINE,
+    (_OPENRLHF + "ppo_utils.samples_generator", "SamplesGenerator", "generate_samples"): GENERATION,
+    (_OPENRLHF + "ppo_trainer", "BasePPOTrainer", "broadcast_to_vllm"): WEIGHTS,
     (_OPENRLHF + "ppo_utils.experience_maker", "SamplesGenerator", "generate_samples"): GENERATION,
     (
         _OPENRLHF + "ppo_utils.experience_maker",
         "RemoteExperienceMaker",
         "make_experience",
+    ): LOGPROBS,
+    (
+        _OPENRLHF + "ppo_utils.experience_maker",
+        "RemoteExperienceMaker",
+        "make_experience_batch",
     ): LOGPROBS,
     (_OPENRLHF + "ppo_trainer", "BasePPOTrainer", "ppo_train"): UPDATE,
     ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"): ENVIRONMENT,
@@ -39,6 +50,8 @@ TIMERS = (
     ("nemo_rl.utils.timer", "Timer.time", "label"),
     ("nemo_rl.utils.timer", "ThreadSafeTimer.time", "label"),
     ("slime.utils.timer", "Timer.context", "name"),
+    ("skyrl_train.utils.utils", "Timer", "message"),
+    ("skyrl.train.utils.utils", "Timer", "message"),
 )
 # Last part of the name of a timer: phase
 TIMED = {
@@ -72,4 +85,10 @@ TIMED = {
     "actor_train": UPDATE,
     "sleep": ENGINE,
     "wake_up": ENGINE,
+    "fwd_logprobs_values_reward": LOGPROBS,
+    "compute_advantages_and_returns": ADVANTAGE,
+    "policy_train": UPDATE,
+    "critic_train": UPDATE,
+    "policy_critic_overlap_train": UPDATE,
+    "sync_weights_to_inference_engines": WEIGHTS,
 }
