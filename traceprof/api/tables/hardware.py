@@ -25,7 +25,8 @@ class TablesOfHardware(ShownRun):
 
         Table ``flops``: one row per PyTorch operator that launched kernels and precision, sorted by
         time
-            operator: outermost operator with known work; "" for the kernels of all other operators
+            operator: outermost operator with known work, otherwise the innermost operator; "" if no
+                operator launched the kernel
             precision: precision of the multiplications, from the operator's inputs and the kernel's
                 name
             count: number of kernels
@@ -176,16 +177,16 @@ class TablesOfHardware(ShownRun):
     def energy(self) -> Result:
         """GPU energy from power samples; cost per step, sample, and token.
 
-        Table ``energy``: one row per GPU: power over the steady steps of the whole recording, or
-        over the window if no steps are known
+        Table ``energy``: one row per GPU: power over the usual steps of the recording, or over the
+        window if no steps are known
             device: number of the GPU in the run
             name: name of the GPU
-            span_ns: duration of that period
-            joules: energy: power integrated over the period
+            span_ns: total duration of these steps
+            joules: energy: power integrated over these steps
             mean_watts: mean power
-            max_watts: highest sampled power
+            max_watts: highest power in these steps
             idle_watts: lowest sampled power in the recording, used as the idle power
-            idle_joules: energy at idle power over the period
+            idle_joules: energy at idle power over these steps
 
         Table ``units``: energy and cost per unit, over all GPUs
             per, duration_ns, joules, idle_joules, cost

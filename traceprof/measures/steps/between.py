@@ -26,7 +26,8 @@ LOGGING: Final = "logging"
 SYNCHRONIZATION: Final = "host synchronization"
 UNKNOWN: Final = "unknown"
 ROLLOUT: Final = "rollout"
-BETWEEN_CAUSES: Final = (*(EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, SYNCHRONIZATION, UNKNOWN),)
+_NAMED: Final = (EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING)
+BETWEEN_CAUSES: Final = (*_NAMED, SYNCHRONIZATION, UNKNOWN)
 """Causes of the time between two steps, in the order in which they claim time.
 
 evaluation: ranges with such a name, or forward passes without training; this includes teacher
@@ -65,14 +66,15 @@ _OF_AUTOGRAD: Final = re.compile("autograd::")
 
 
 @of_window
-def between_steps(trace: Trace) -> Table:
+def between_steps(trace: Trace, has_waits: bool = True) -> Table:
     """Return the time between the steps in the window, split where the cause changes.
 
     Columns: process, step (the previous step, whose period contains the time), start_ns, end_ns,
     and cause (of `BETWEEN_CAUSES`). The rows of a step cover exactly its time between steps. Rows
-    are sorted by process and start.
+    are sorted by process and start. Without ``has_waits``, host synchronization is unknown, which
+    saves reading the states of the CPU.
     """
-    whole = _between_all_steps(trace)
+    whole = _between_all_steps(trace, has_waits)
     if trace.uncut is None:
         return whole
     return whole.take(find_matching_rows(whole, find_steps(trace).table, "process", "step") >= 0)
@@ -89,11 +91,11 @@ def cause_of_steps(trace: Trace, steps: Table) -> Texts:
 
 
 @fact
-def _between_all_steps(trace: Trace) -> Table:
+def _between_all_steps(trace: Trace, has_waits: bool) -> Table:
     """Return the rows of `between_steps` for the whole recording."""
     steps, activity = find_steps(trace).table, activity_of_ranges(trace)
     recorder, nothing = recorder_times(trace), np.empty(0, np.int64)
-    states = find_host_states(trace)
+    states = find_host_states(trace) if has_waits else {}
     tables = [_cut(0, Intervals.empty(), nothing, nothing, UNKNOWN)]
     for process, rows in rows_by(steps, "process").items():
         starts, ends, number = ints(steps, "end_ns", "next_ns", "step", rows=rows)

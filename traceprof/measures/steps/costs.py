@@ -285,7 +285,7 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
 
     If the work that a cost launches takes longer on the devices in a step, that time counts.
     """
-    between = between_steps(trace)
+    between = between_steps(trace, has_waits=False)
     on_device = spans.assign(start_ns=spans["device_start_ns"], end_ns=spans["device_end_ns"])
     times: dict[str, dict[int, Intervals]] = {kind: {} for kind in OCCASIONS}
     for kind in OCCASIONS:
@@ -296,7 +296,8 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
             times[kind][process] = times[kind].get(process, Intervals.empty()) | time
     found = {}
     for kind, by_process in times.items():
-        launched = _launched_within(trace, by_process) if kind in (CHECKPOINT, EVALUATION) else {}
+        is_launched = by_process and kind in (CHECKPOINT, EVALUATION)
+        launched = _launched_within(trace, by_process) if is_launched else {}
         on_host, of_work = covered_ns(spans, by_process), covered_ns(on_device, launched)
         found[kind] = np.maximum(np.nan_to_num(on_host), np.nan_to_num(of_work))
     return found
@@ -305,7 +306,7 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
 def _launched_within(trace: Trace, times: Mapping[int, Intervals]) -> dict[int, Intervals]:
     """Return the device time of the work that each process launched within its ``times``."""
     found: dict[int, Intervals] = {}
-    for name in DEVICE_TABLES if times else ():
+    for name in DEVICE_TABLES:
         launches, table = launches_of(trace, name), trace.table(name)
         for process, time in times.items():
             own = (launches.process == process) & launches.is_known

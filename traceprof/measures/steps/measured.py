@@ -240,7 +240,7 @@ def _recorder_outside_steps(steps: Table) -> Floats:
 
 def _launching_times(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
     """Return what the host did while it launched each step; used to explain slow steps."""
-    between_ns = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
+    between_ns = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace, has_waits=False))))
     profiler = profiler_in_steps(trace, spans)
     profiler_ns = {name: np.maximum(time - left_out, 0) for name, time in profiler.items()}
     return {**phases_of_host(trace, spans), **profiler_ns, f"{BETWEEN_STEPS}_ns": between_ns}
