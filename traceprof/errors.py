@@ -33,7 +33,6 @@ __all__ = [
     "UndecidedError",
     "UsageError",
     "WritingError",
-    "missing_extra",
 ]
 
 

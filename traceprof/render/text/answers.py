@@ -45,8 +45,8 @@ _VIEWS: Final[Mapping[str, str]] = {
 Names instead of functions keep imports short, because a command needs few of them.
 """
 
-_TIMES_WIDTH: Final = 60
-"""Characters that a view needs beside a name, for times and a bar."""
+_VIEW_WIDTH: Final = 180
+"""Width of a view in a pipe: a name, times, and a bar. Full names need more."""
 
 _WITHOUT_TABLES: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
 """Results whose views contain everything that their tables do."""
@@ -87,7 +87,7 @@ def _sections(
     If the user chose columns, only tables are shown.
     """
     rows, width = options.rows or _DEFAULT_ROWS, options.line_width
-    view_width = min(width, max(options.width, options.name_width + _TIMES_WIDTH))
+    limit = options.line_width if options.has_full_names else max(options.width, _VIEW_WIDTH)
     has_views = not options.columns
     for section in sections_of(document, options):
         name, more = section.name, section.more
@@ -98,7 +98,7 @@ def _sections(
             module, _, function = _VIEWS[name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
             is_alone = name in _WITHOUT_TABLES
-            yield view(section.result, rows, view_width if is_alone else options.width)
+            yield view(section.result, rows, min(width, limit) if is_alone else options.width)
         if has_views and name == "findings":
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
