@@ -45,6 +45,9 @@ def _on_step_time(steps: Result) -> Note:
         if (rate := scalars.get("samples_per_s")) is not None:
             text += ", {rate:count} samples/s"
             values["rate"] = rate
+        if (tokens := scalars.get("processed_tokens_per_s")) is not None:
+            text += ", {tokens:count} tokens/s"
+            values["tokens"] = tokens
         text += ")"
     unit = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
     unit = ITERATION if is_pattern else STEP if unit == "window" else unit

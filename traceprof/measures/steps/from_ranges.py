@@ -37,6 +37,27 @@ _ENGINE_STEP: Final = re.compile(
     r"|step\[[A-Z][A-Z_]* [^\]]*\]"
 )
 """Step ranges of inference servers: vLLM and SGLang."""
+_VLLM_BATCH: Final = re.compile(
+    r"execute_(?:(?P<tokens>\d{1,12})_)?context_(?P<prompts>\d{1,9})\((?P<prompt_tokens>\d{0,12})"
+    r"[^()]{0,400}\)_generation_(?P<running>\d{1,9})\((?P<new_tokens>\d{0,12})"
+)
+_SGLANG_BATCH: Final = re.compile(
+    r"step\[[A-Z_]{1,40} bs=(?P<sequences>\d{1,9})(?: toks=(?P<tokens>\d{1,12}))?"
+)
+
+
+def batch_of_engine(name: str) -> tuple[int, int]:
+    """Return the numbers of tokens and sequences in the name of a step of an inference server.
+
+    Tokens are those of prompts and one for each running sequence; (0, 0) for other names.
+    """
+    if found := _VLLM_BATCH.match(name):
+        old_tokens = int(found["prompt_tokens"] or 0) + int(found["new_tokens"] or 0)
+        return int(found["tokens"] or old_tokens), int(found["prompts"]) + int(found["running"])
+    if found := _SGLANG_BATCH.match(name):
+        sequences = int(found["sequences"])
+        return int(found["tokens"] or sequences), sequences
+    return 0, 0
 
 
 def steps_of_ranges(

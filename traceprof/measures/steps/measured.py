@@ -37,6 +37,7 @@ from traceprof.measures.steps.parts import (
     phases_of_host,
     profiler_in_steps,
     tokens_in_steps,
+    work_of_engine,
 )
 from traceprof.measures.steps.steadiness import measure_steadiness
 from traceprof.measures.steps.undisturbed import profiler_overhead
@@ -59,6 +60,8 @@ _ORDER: Final = (
     *(f"{phase}_ns" for phase in PHASES if phase != PROFILER),
     "outside_ns",
     *_SUMS,
+    "processed_tokens_count",
+    "sequences_count",
 )
 
 
@@ -192,7 +195,7 @@ def _measure_rank(trace: Trace, *, is_pattern: bool) -> Table:
         "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
     }
     columns |= {**host_times(trace, steps), **bytes_in_steps(trace, rows)}
-    columns |= tokens_in_steps(trace, rows)
+    columns |= {**tokens_in_steps(trace, rows), **work_of_engine(trace, rows)}
     reasons = _launching_times(trace, launching_spans(rows), _recorder_outside_steps(rows))
     columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     return Table({**columns, "is_warmup": steps.warmup()})
@@ -276,11 +279,15 @@ def _rates_of(ranks: Ranks) -> dict[str, float]:
 
 
 def _rates_of_tokens(table: Table) -> dict[str, float]:
-    """Return the generated tokens per second of step time, and of generation, of the usual steps.
+    """Return the tokens per second of the usual steps that the program generates or processes.
 
-    Both are sums over the processes.
+    Generated tokens are summed over the processes, also per second of generation. Processed tokens
+    are those of one process, because the processes of an engine can share each batch.
     """
     usual = table.take(table["kind"] == USUAL)
+    if "processed_tokens_count" in usual and usual["duration_ns"].sum():
+        tokens = np.nansum(usual["processed_tokens_count"])
+        return {"processed_tokens_per_s": tokens * 1e9 / usual["duration_ns"].sum()}
     if "generated_tokens_count" not in usual or not usual["generated_tokens_count"].sum():
         return {}
     tokens, n = usual["generated_tokens_count"].sum(), len(np.unique(usual["process"]))

@@ -24,6 +24,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.epochs import are_of_training
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.from_phases import ROLLOUT
+from traceprof.measures.steps.from_ranges import batch_of_engine
 from traceprof.model.activity import PARTS
 from traceprof.model.combining import medians_of_groups
 from traceprof.model.grouping import rows_by_values
@@ -136,6 +137,22 @@ def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     for rows in rows_by(spans, "process").values():
         spans["end_ns"][rows[-1]] = np.iinfo(np.int64).max
     return {"generated_tokens_count": _sums(spans, marks, marks["payload"])}
+
+
+def work_of_engine(trace: Trace, steps: Table) -> Mapping[str, Floats]:
+    """Return the tokens and sequences of each step of an inference server; {} if unknown."""
+    names = trace.ranges["name"]
+    batches = np.array([batch_of_engine(text) for text in names.texts]).reshape(-1, 2)
+    if not batches.any():
+        return {}
+    owner = owner_of(steps, trace.ranges["process"], trace.ranges["start_ns"])
+    columns = {}
+    for name, numbers in zip(("processed_tokens_count", "sequences_count"), batches.T, strict=True):
+        found = np.zeros(len(steps))
+        # The ranges of an engine can be nested, so they are not added.
+        np.maximum.at(found, owner[owner >= 0], names.by_text(numbers)[owner >= 0])
+        columns[name] = np.where(found > 0, found, np.nan)
+    return columns
 
 
 @fact

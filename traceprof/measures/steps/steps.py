@@ -41,8 +41,8 @@ _ON_HOST: Final[tuple[Column, ...]] = columns("""
     total period_ns: step time on the host, from the start of the step to the start of the next
         step; for the last step, to its own end
     total between_ns: part of period_ns between the end of the step and the start of the next step
-    same between_cause: main cause of between_ns (evaluation, checkpoint, data wait, logging, or
-        unknown)
+    same between_cause: main cause of between_ns (evaluation, checkpoint, data wait, logging,
+        host synchronization, or unknown)
     same lag_ns: time from the end of the step on the host to its end on the GPUs
     """)
 _MACHINE: Final[tuple[Column, ...]] = columns("""
@@ -93,6 +93,9 @@ SPEC: Final = ResultSpec.of(
     total p2p_bytes: bytes copied between GPUs by copies that start in the step
     total generated_tokens_count: number of tokens generated in the step, including the padding of
         sequences that ended early
+    total processed_tokens_count: tokens that an inference server processed in the step: those of
+        prompts and one for each running sequence, from the name of the step
+    total sequences_count: sequences in the batch of an inference server, from the name of the step
     total samples_count: number of samples in the step's batches; empty if no batch was seen; in
         post-training, the number of generated sequences
     derived samples_per_s: samples_count divided by duration_ns; for a first step that the recording
@@ -131,6 +134,8 @@ SPEC: Final = ResultSpec.of(
         steps have nothing in common
     same samples_per_s: samples per step, summed over all processes, times steps_per_s
     same tokens_per_s: generated tokens per second of step time, summed over all processes
+    same processed_tokens_per_s: tokens that one process of an inference server processes per second
+        of step time
     same generation_tokens_per_s: generated tokens per second of generation, summed over all
         processes
     same unprofiled_count: number of steps without profiling overhead, because the profiler recorded
