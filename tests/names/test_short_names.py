@@ -50,8 +50,10 @@ from traceprof.names.kernels import short_name
         ),
         ("_ZN2at6native12_GLOBAL__N_113softmax_warp_ILi4EEEvPf", "softmax_warp_"),
         (
-            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_LDSB1_AFC1.kd",
-            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16…",
+            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_"
+            + "LPA16_" * 30,
+            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_"
+            "LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16_LPA16…",
         ),
         ("at::native::", "at::native::"),
         ("(odd)", "(odd)"),

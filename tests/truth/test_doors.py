@@ -63,9 +63,10 @@ SILENT = (
     *("show flops", "show kernels --json", "show path --json", "show copies --json"),
     *("show breakdown --by phase --json", "show steps --by phase --json", "show flops --json"),
     *("show flops --by step", "show flops --by step --json", "report: mfu", "explain T"),
+    "report: ranks",
 )
-"""Doors that show no figure of the README's trace: it has no FLOPs and no slow step, and these
-tables say nothing of the steps that they are about."""
+"""Doors that show no figure of the README's trace: it has no FLOPs, no slow step, and one rank, and
+these tables say nothing of the steps that they are about."""
 
 
 def test_every_door_shows_some_figure_of_the_trace_of_the_readme(tmp_path: Path) -> None:

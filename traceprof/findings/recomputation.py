@@ -21,9 +21,8 @@ _MIN_SHARE_RATIO: Final = 0.03
 _ACTION: Final = (
     "If GPU memory allows it, checkpoint fewer layers (Hugging Face Trainer: "
     "`gradient_checkpointing=False`, Megatron-LM: `--recompute-granularity selective`). Otherwise "
-    "keep the outputs of expensive operators: `checkpoint(layer, x, use_reentrant=False, "
-    "context_fn=partial(create_selective_checkpoint_contexts, ops))` with `ops` such as "
-    "`[torch.ops.aten.mm.default]`."
+    "keep the outputs of matrix products: `checkpoint(block, x, context_fn=f)` with "
+    "`f = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])`."
 )
 
 

@@ -274,7 +274,7 @@ def directions(kernels: Table) -> npt.NDArray[np.object_]:
     return _by_name(kernels, lambda name, _: direction_of(name))
 
 
-_MAX_SHORT_NAME_CHARS: Final = 64
+_MAX_SHORT_NAME_CHARS: Final = 150
 
 
 def short_name(name: str) -> str:
