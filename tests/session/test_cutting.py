@@ -21,7 +21,8 @@ from traceprof.session.run import open_run
 NEED_WHAT_LIES_OUTSIDE: Final = frozenset(
     {"idle", "gaps", "findings", "whatif", "sync", "steps", "step-phases", "rank-steps", "path"}
     | {"buckets", "ranks", "collectives", "collective-events", "shared", "stragglers", "alignment"}
-    | {"mfu", "ideal"}
+    | {"mfu", "ideal", "flops", "flops-shapes", "flops-kernels", "flops-classes"}
+    | {"flops-phases", "flops-layers"}
 )
 """As docs/cut.md says, and why."""
 
