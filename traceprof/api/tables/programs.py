@@ -85,8 +85,8 @@ class TablesOfPrograms(ShownRun):
             period_ns: step time on the host, from the start of the step to the start of the next
                 step; for the last step, to its own end
             between_ns: part of period_ns between the end of the step and the start of the next step
-            between_cause: main cause of between_ns (evaluation, checkpoint, data wait, logging, or
-                unknown)
+            between_cause: main cause of between_ns (evaluation, checkpoint, data wait, logging,
+                host synchronization, or unknown)
             lag_ns: time from the end of the step on the host to its end on the GPUs
             data_ns: CPU time in the data phase, without nested phases
             h2d_ns: CPU time in the h2d phase, without nested phases
@@ -113,6 +113,10 @@ class TablesOfPrograms(ShownRun):
             p2p_bytes: bytes copied between GPUs by copies that start in the step
             generated_tokens_count: number of tokens generated in the step, including the padding of
                 sequences that ended early
+            processed_tokens_count: tokens that an inference server processed in the step: those of
+                prompts and one for each running sequence, from the name of the step
+            sequences_count: sequences in the batch of an inference server, from the name of the
+                step
             samples_count: number of samples in the step's batches; empty if no batch was seen; in
                 post-training, the number of generated sequences
             samples_per_s (1/s): samples_count divided by duration_ns; for a first step that the
