@@ -75,7 +75,7 @@ FEWER = "Reduce the CPU work per kernel"
     [
         ("", "cudaLaunchKernel", "slow launch calls", "the first launch of a kernel"),
         ("", "cudaStreamCreateWithFlags", "driver and library calls", "Create"),
-        ("", "aten::normal_", "operators that compute on the CPU", '(`device="cuda"`)'),
+        ("", "aten::normal_", "operators that compute on the CPU", "(the argument `device`)"),
         ("", "autograd::engine::evaluate_function: AccumulateGrad", "operators", FEWER),
         ("", "torch::autograd::CopySlices", "operators", FEWER),
         ("", "fread", "reading, writing, and sending data", "data in another thread"),

@@ -61,7 +61,8 @@ def test_a_wait_longer_than_the_work_has_the_whole_gap_in_each_step() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "advice"),
     [
-        ("aten::split_with_sizes", "bounded", "Reduce the CPU work per kernel"),
+        ("torch::autograd::CopySlices", "bounded", "Reduce the CPU work per kernel"),
+        ("aten::normal_", "bounded", "These operators work on CPU tensors"),
         ("Optimizer.step#SGD.step", "bounded", "Reduce the CPU work per kernel"),
         ("evaluate", "measured", "Find the "),
     ],

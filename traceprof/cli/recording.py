@@ -35,15 +35,15 @@ TraceOutput: TypeAlias = Annotated[
     str | None,
     option(
         "--output -o",
-        "Trace file to write, or FOLDER/ for one file per rank. [default: trace.sqlite]",
+        "Trace file (trace.sqlite), or FOLDER/ for all ranks.",
         "FILE",
     ),
 ]
 KeepsLiveStatus: TypeAlias = Annotated[
-    bool, option("--live", "Keep a live status (`watch`, `capture`), no trace.")
+    bool, option("--live", "Keep a status for watch and capture, not a trace.")
 ]
 KeepsHistory: TypeAlias = Annotated[
-    bool, option("--always", "Like --live at lower cost: step times of weeks, no captures.")
+    bool, option("--always", "Keep the step times of weeks, at a lower cost.")
 ]
 CaptureWhen: TypeAlias = Annotated[
     str | None,
@@ -241,7 +241,7 @@ def try_(
     ] = False,
     offline: Annotated[
         bool,
-        option("--offline", "Set WANDB_MODE=offline and the like."),
+        option("--offline", "Upload nothing: set WANDB_MODE=offline and similar."),
     ] = False,
     *,
     printing: Printing,

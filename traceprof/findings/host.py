@@ -22,6 +22,7 @@ from traceprof.findings.claims import (
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import main_function, names_of_gaps, notes_on_names
 from traceprof.findings.host_work import (
+    COMPUTING,
     _MAIN_RATIO,
     DRIVER,
     FILES,
@@ -219,7 +220,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
     main_kind = main_work(context, claim.times)
-    if kind is Kind.MEASURED and main_kind == OPERATORS:
+    if kind is Kind.MEASURED and main_kind in (OPERATORS, COMPUTING):
         kind = Kind.BOUNDED  # operators get faster, but they remain
     named, names = notes_on_names(context, claim.times)
     function = main_function(context, claim.times) if not main_kind else ""

@@ -24,8 +24,7 @@ from traceprof.names.functions import is_function
 
 _MAIN_RATIO: Final = 0.5
 _LAUNCHING, DRIVER, FILES = "launching", "driver", "files"
-OPERATORS, _RUNTIME = "operators", "runtime"
-_COMPUTING = "computing"
+OPERATORS, COMPUTING, _RUNTIME = "operators", "computing", "runtime"
 _COMPUTES: Final = re.compile(r"^(aten|torchvision|torchaudio|fbgemm)::")
 _MIN_COMPUTING_NS: Final = 500_000
 """Minimum duration of an operator that computes on the CPU. An operator that launches work takes
@@ -57,7 +56,7 @@ WORDS: Final = {
     DRIVER: "driver and library calls",
     FILES: "reading, writing, and sending data",
     OPERATORS: "operators",
-    _COMPUTING: "operators that compute on the CPU",
+    COMPUTING: "operators that compute on the CPU",
     _RUNTIME: "the XLA runtime",
     NOTHING: "not recorded",
 }
@@ -69,8 +68,8 @@ _ADVICE_BY_KIND: Final = {
     FILES: "Read, write, and send data in another thread during GPU work.",
     OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
     "operators, and avoid loops over views and slices.",
-    _COMPUTING: "These operators work on CPU tensors. Create the tensors on the GPU "
-    '(`device="cuda"`), or compute in the workers of the DataLoader.',
+    COMPUTING: "These operators work on CPU tensors. Create the tensors on the GPU (the argument "
+    "`device`), or compute in the workers of the DataLoader.",
 }
 ON_FUNCTION: Final = (
     "Call this function less often, make it faster, or run it in another thread or process while "
@@ -92,7 +91,7 @@ def main_work(context: Context, times: Times) -> str:
         sums[_RUNTIME if has_xla and _XLA_NAMES.search(name) else _kind_of(name)] += ns
     kind = next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
     if kind == OPERATORS and _computing_ns(context, times) > _MAIN_RATIO * sums.total():
-        return _COMPUTING
+        return COMPUTING
     return kind
 
 

@@ -156,7 +156,7 @@ def problems(view: RunView) -> list[str]:
     """Return the stalls, lost processes, and missing data, one text each."""
     texts = [*_stalls(view)]
     for state, what in (
-        ("lost", "gives no sign of life (its process hangs, or its host is lost)"),
+        ("lost", "does not respond (its process hangs, or its host is down)"),
         ("killed", "was killed"),
         ("failed", "ended with an error"),
     ):

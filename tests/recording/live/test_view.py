@@ -89,7 +89,7 @@ def test_a_stalled_rank_waits_for_a_lost_rank(tmp_path):
     write_status(tmp_path, 1, [EVEN] * 20, now_ns=before)
     said = problems(look(tmp_path))
     assert said[0] == "rank 0 waits in allreduce; rank 1 has not reached it"
-    assert said[2].startswith("rank 1 gives no sign of life")
+    assert said[2].startswith("rank 1 does not respond")
 
 
 @pytest.mark.parametrize(

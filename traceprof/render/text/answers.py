@@ -45,7 +45,7 @@ _VIEWS: Final[Mapping[str, str]] = {
 Names instead of functions keep imports short, because a command needs few of them.
 """
 
-_VIEW_WIDTH: Final = 180
+_VIEW_WIDTH: Final = 240
 """Width of a view in a pipe: a name, times, and a bar. Full names need more."""
 
 _WITHOUT_TABLES: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
