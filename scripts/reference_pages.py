@@ -148,6 +148,7 @@ def man_page() -> str:
 def _roff(text: str) -> str:
     """Return ``text`` so that roff prints it unchanged."""
     plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
+    plain = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in plain)
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain
 
 

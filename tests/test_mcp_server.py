@@ -24,6 +24,10 @@ from traceprof.formats.runs.manifest import MANIFEST_KEY
 TOOLS = {"info", "page", "findings", "tables", "explain", "compare", "query"}
 
 
+LONG_NAMES = [f"void {name}<float, int, {'x' * 2000}>(int)" for name in "abc"]
+"""Names of kernels in wordy.sqlite; two of its four names have the same short name."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of two ranks, of which the second is slower, and what lies outside of them."""
@@ -38,6 +42,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "link.sqlite").symlink_to(outside / "secret.sqlite")
     listed = {MANIFEST_KEY: 1, "ranks": [{"rank": 0, "file": "../secret.sqlite"}]}
     (folder / "loop.sqlite").symlink_to(folder / "loop.sqlite")
+    builder = TraceBuilder()
+    for i, name in enumerate([*LONG_NAMES, LONG_NAMES[0].replace("float", "half")] * 40):
+        builder.kernel(name, 1000 * i, 1000 * i + 900)
+    write_nsys(builder.build(), folder / "wordy.sqlite")
     (folder / "host.xplane.pb").touch()
     (folder / "rank0.json.gz").touch()
     (folder / "notes.txt").touch()
@@ -115,7 +123,7 @@ def test_an_assistant_finds_what_there_is_and_asks_about_it(folder: Path) -> Non
     assert said[0].splitlines() == [
         *("base/rank0.sqlite", "base/rank1.sqlite", "host.xplane.pb"),
         *("manifest.json", "rank0.json.gz"),
-        *("slow/rank0.sqlite", "slow/rank1.sqlite"),
+        *("slow/rank0.sqlite", "slow/rank1.sqlite", "wordy.sqlite"),
     ]
     assert "rank 1: 40 kernels, 0 copies and memsets" in said[1]
     assert "Straggler: the other ranks wait for rank 1" in said[2]
@@ -252,19 +260,6 @@ def test_a_query_ends_in_the_middle_of_a_call(
         tool("base", "SELECT printf('%.*c', 2000000000, 'x')")
 
 
-LONG_NAMES = [f"void {name}<float, int, {'x' * 2000}>(int)" for name in "abc"]
-
-
-@pytest.fixture(scope="module")
-def wordy(folder: Path) -> Path:
-    """Return a trace with long kernel names, of which two have the same short name."""
-    builder = TraceBuilder()
-    for i, name in enumerate([*LONG_NAMES, LONG_NAMES[0].replace("float", "half")] * 40):
-        builder.kernel(name, 1000 * i, 1000 * i + 900)
-    write_nsys(builder.build(), folder / "wordy.sqlite")
-    return folder / "wordy.sqlite"
-
-
 def reply_of(folder: Path, name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
     """Return the text and the structured content of a tool's reply."""
     server = pytest.importorskip("traceprof.mcp_server")
@@ -275,7 +270,7 @@ def reply_of(folder: Path, name: str, **arguments: Any) -> tuple[str, dict[str, 
 
 
 def test_replies_stay_within_the_token_limit_and_report_what_they_omit(
-    folder: Path, wordy: Path
+    folder: Path,
 ) -> None:
     sql = "SELECT name, start_ns, duration_ns FROM kernels"
     for name, arguments in (
@@ -310,7 +305,7 @@ def test_replies_stay_within_the_token_limit_and_report_what_they_omit(
 
 
 def test_names_are_short_and_stay_different_unless_full_names_are_asked_for(
-    folder: Path, wordy: Path
+    folder: Path,
 ) -> None:
     arguments = {"trace": "wordy.sqlite", "noun": "kernels", "window": "all"}
     text, structured = reply_of(folder, "tables", **arguments)

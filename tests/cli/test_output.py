@@ -94,7 +94,7 @@ def invoked(line: str, columns: str = "") -> list[str]:
 @pytest.mark.parametrize("line", ANSWERS)
 def test_nothing_is_cut_or_wrapped_in_a_pipe(long_names: Path, line: str) -> None:
     """Only very long names in tables are shortened, unless full names are requested."""
-    is_full = " --full-names" * line.startswith(("show", "compare"))
+    is_full = " --full-names" * line.startswith(("show", "compare", "explain"))
     text = "\n".join(invoked(line + is_full))
     assert "…" not in text
     assert "not shown" not in text

@@ -22,8 +22,8 @@ from traceprof.findings.claims import (
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import main_function, names_of_gaps, notes_on_names
 from traceprof.findings.host_work import (
-    COMPUTING,
     _MAIN_RATIO,
+    COMPUTING,
     DRIVER,
     FILES,
     ON_FUNCTION,

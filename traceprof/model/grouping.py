@@ -343,14 +343,15 @@ def _looked_up(values: npt.NDArray[Any], low: int, high: int, found: _Int64Array
 
 def _places_in_few(few: Sequence[int], values: npt.NDArray[Any]) -> Packed | None:
     """Return the index of each value in ``few``; None if another value occurs."""
-    places = Packed.below(len(few), np.zeros(len(values), np.int8)).stored
+    kind = Packed.below(len(few), np.empty(0, np.int8)).stored.dtype
+    places = np.zeros(len(values), kind)
     n_known = 0
     for piece in pieces_of(len(values)):
         for place, value in enumerate(few):
             is_one = values[piece] == value
             n_known += int(np.count_nonzero(is_one))
             if place:  # at most one value is that of a row, so sums are places
-                places[piece] += is_one.view(np.int8) * np.int8(place)
+                places[piece] += is_one.view(np.int8) * kind.type(place)
     return Packed.of_stored(places) if n_known == len(values) else None
 
 

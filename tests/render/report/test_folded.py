@@ -24,6 +24,15 @@ def test_the_sections_after_the_summary_are_folded() -> None:
     assert len(shown) <= 6
 
 
+def test_a_straggler_unfolds_the_sections_about_it() -> None:
+    def folded(plan: Plan) -> set[str]:
+        return set(_FOLDED.findall(_report(make_trace_of(plan))))
+
+    of_ranks = {"stragglers", "rank-steps"}
+    assert of_ranks <= folded(Plan(n_ranks=2, n_steps=6))
+    assert not of_ranks & folded(Plan(n_ranks=2, n_steps=6, extra_ns={(1, "forward"): 20_000_000}))
+
+
 def test_one_rank_has_no_sections_that_compare_ranks() -> None:
     one = set(_ALL.findall(_report(make_trace_of(Plan(n_ranks=1, n_steps=6)))))
     two = set(_ALL.findall(_report(make_trace_of(Plan(n_ranks=2, n_steps=6)))))

@@ -243,6 +243,7 @@ def test_no_word_is_broken_on_paper_and_wide_tables_are_several(report: OpenPage
 
 
 def test_a_click_on_the_head_of_a_column_sorts_its_rows(report: OpenPage) -> None:
+    report.js("document.querySelector('#gaps details').open = true")
     table = report.page.locator("#gaps table").first
     head = table.locator("th", has_text="duration")
     column = head.evaluate("(th) => th.cellIndex")

@@ -107,7 +107,10 @@ def _groups(
     """Yield the captured groups of each text that matches completely, None for other texts."""
     if isinstance(pattern, UserPattern):
         for captured in pattern.matched(texts, whole=True):
-            yield None if captured is None else tuple(captured.values())[1:]
+            if captured is None:
+                yield None
+            else:
+                yield tuple(captured[name] for name in pattern.groups)
     else:
         for match in map(pattern.fullmatch, texts):
             yield None if match is None else match.groups("")

@@ -305,7 +305,9 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     shown = sorted(
         (item for item in cards if item.html), key=lambda item: _ORDER.get(item.key, len(_ORDER))
     )
-    unfolded = _UNFOLDED | ({_RANK_STEPS, _STRAGGLERS} if stragglers_html(document) else set())
+    result = document.results.get(_STRAGGLERS)
+    has_straggler = result is not None and any(result.table.get("is_straggler", ()))
+    unfolded = _UNFOLDED | ({_RANK_STEPS, _STRAGGLERS} if has_straggler else set())
     title = options.title or document.info.path
     body = (
         f"<header><h1>{html_text(title)}</h1>{heading_html(document, briefing)}</header>"
