@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -269,7 +270,8 @@ def test_a_truncated_export_is_refused(trace: Path) -> None:
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(trace: Path, run_traceprof: Run) -> None:
-    command = f"{sys.executable} -m traceprof show kernels {trace} --json | head -n 1"
+    words = [sys.executable, "-m", "traceprof", "show", "kernels", str(trace), "--json"]
+    command = f"{shlex.join(words)} | head -n 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,

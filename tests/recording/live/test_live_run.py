@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.recording.conftest import ENVIRONMENT, TORCHRUN
+from tests.requirements import require
 from traceprof.formats.runs.manifest import read_manifest
 
 PROGRAM = """
@@ -48,6 +49,7 @@ def watched(run: Path) -> dict[str, Any]:
 @pytest.fixture
 def live_run(tmp_path: Path) -> Iterator[tuple[Path, Path, subprocess.Popen[bytes]]]:
     """Yield the folder of a run, the file that ends it, and its launcher."""
+    require("torch")
     program, stop, run = tmp_path / "train.py", tmp_path / "stop", tmp_path / "run"
     program.write_text(PROGRAM)
     command = [*TORCHRUN, "--master-port=29611", str(program), str(stop)]
