@@ -21,10 +21,11 @@ from traceprof.session.run import open_run
 NEED_WHAT_LIES_OUTSIDE: Final = frozenset(
     {"idle", "gaps", "findings", "whatif", "sync", "steps", "step-phases", "rank-steps", "path"}
     | {"buckets", "ranks", "collectives", "collective-events", "shared", "stragglers", "alignment"}
-    | {"mfu", "ideal", "flops", "flops-shapes", "flops-kernels", "flops-classes"}
-    | {"flops-phases", "flops-layers"}
+    | {"mfu", "ideal"}
 )
 """As docs/cut.md says, and why."""
+DIVIDES_AN_OPERATOR: Final = ("kineto/dlrm-8ranks-v100", "45%..46%")
+"""Kernels of one operator are on both sides of the border here, so FLOPs and bytes differ."""
 
 
 @pytest.mark.traces
@@ -55,6 +56,8 @@ def test_analyses_of_a_part_are_those_of_the_window(name: str, window: str, tmp_
     inside = whole.selection.window
     part = part.within(f"@{inside.start_ns - moved_ns}..@{inside.end_ns - moved_ns}")
     compared = [name for name in analysis_names() if name not in NEED_WHAT_LIES_OUTSIDE]
+    if (name, window) == DIVIDES_AN_OPERATOR:
+        compared = [name for name in compared if not name.startswith("flops")]
     assert len(compared) > len(NEED_WHAT_LIES_OUTSIDE)
     for analysis in compared:
         expected, found = told(whole, analysis), told(part, analysis)

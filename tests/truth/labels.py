@@ -266,7 +266,7 @@ PLANTED: Final = {
     ),
     "pauses_of_a_minute": Label(
         (r"per step of 22\.\d\d ms.*: compute 99\.9%", "between steps", r"2 slow \("),
-        (r"\bidle [1-9]", "[Hh]ost-bound", "garbage collection, slow file"),
+        (r"\bidle (?!0\.1%)\d", "[Hh]ost-bound", "garbage collection, slow file"),
     ),
     "structural_wait_between_steps": Label(
         ("between steps", r"16\.[56]\d steps/s", "fetches a batch, evaluates, or logs"),

@@ -221,13 +221,15 @@ def _address_space_limit() -> str:
     return "" if limit == resource.RLIM_INFINITY else str(limit)
 
 
-def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> str:
+def memory_limit(
+    root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")
+) -> str:
     """Return the smallest memory limit of the cgroup of this process and its parents, in bytes.
 
     The names of the files are those of version 2, and of version 1. Without a limit: "".
     """
     found = []
-    for line in _read_text(own).splitlines() or ["0::/"]:
+    for line in _read_text(groups).splitlines() or ["0::/"]:
         number, controllers, name = [*line.split(":", 2), "", ""][:3]
         if number == "0" or "memory" in controllers.split(","):
             is_old = bool(controllers)

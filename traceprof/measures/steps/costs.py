@@ -309,9 +309,10 @@ def _launched_within(trace: Trace, times: Mapping[int, Intervals]) -> dict[int, 
     for name in DEVICE_TABLES:
         launches, table = launches_of(trace, name), trace.table(name)
         for process, time in times.items():
-            own = (launches.process == process) & launches.is_known
-            own[own] = time.covered_ns(launches.start_ns[own], launches.start_ns[own] + 1) > 0
-            spans = Intervals.union_of(*bounds(table.take(own)))
+            rows = np.flatnonzero((launches.process == process) & launches.is_known)
+            starts = launches.start_ns[rows]
+            is_inside = time.covered_ns(starts, starts + 1) > 0
+            spans = Intervals.union_of(*bounds(table.take(rows[is_inside])))
             found[process] = found.get(process, Intervals.empty()) | spans
     return found
 

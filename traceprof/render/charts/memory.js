@@ -13,13 +13,13 @@
     const { left, right, at, isTime, levels } = JSON.parse(data.textContent);
     const chart = data.previousElementSibling;
     const rule = document.createElementNS(chart.namespaceURI, "line");
-    const told = document.createElement("p");
-    told.className = "note";
-    told.setAttribute("role", "status");
-    told.textContent = "Point at the chart, or use the arrow keys, to see what is allocated.";
+    const sentence = document.createElement("p");
+    sentence.className = "note";
+    sentence.setAttribute("role", "status");
+    sentence.textContent = "Point at the chart, or use the arrow keys, to see what is allocated.";
     chart.tabIndex = 0;
     chart.append(rule);
-    chart.after(told);
+    chart.after(sentence);
     let place = 0;
 
     function show(index) {
@@ -31,7 +31,7 @@
       const sum = held.reduce((all, [, bytes]) => all + bytes, 0);
       const parts = held.sort((a, b) => b[1] - a[1]).map(([name, bytes]) => `${name} ${words(bytes, BYTES)}`);
       const when = isTime ? words(at[place], TIMES) : `event ${at[place]}`;
-      told.textContent = `${when}: ${words(sum, BYTES)} allocated${parts.length ? `: ${parts.join(", ")}` : ""}`;
+      sentence.textContent = `${when}: ${words(sum, BYTES)} allocated${parts.length ? `: ${parts.join(", ")}` : ""}`;
     }
 
     chart.addEventListener("pointermove", ({ clientX, clientY }) => {
