@@ -311,9 +311,10 @@ def _launched_within(trace: Trace, times: Mapping[int, Intervals]) -> dict[int, 
         for process, time in times.items():
             rows = np.flatnonzero((launches.process == process) & launches.is_known)
             starts = launches.start_ns[rows]
-            is_inside = time.covered_ns(starts, starts + 1) > 0
-            spans = Intervals.union_of(*bounds(table.take(rows[is_inside])))
-            found[process] = found.get(process, Intervals.empty()) | spans
+            inside = table.take(rows[time.covered_ns(starts, starts + 1) > 0])
+            found[process] = found.get(process, Intervals.empty()) | Intervals.union_of(
+                *bounds(inside)
+            )
     return found
 
 
