@@ -91,8 +91,8 @@ def _recorded_until(server: Server, step: int) -> str | None:
     output, ended_file = server.folder / "out.sqlite", server.folder / "ended"
     for path in (output, ended_file):
         path.unlink(missing_ok=True)
-    for path in (server.folder / "temporary").iterdir():
-        shutil.rmtree(path)
+    shutil.rmtree(server.folder / "temporary")
+    (server.folder / "temporary").mkdir()
     # Its reader sees the end of what the program prints, also where its recorder is gone.
     printed = os.open(server.folder / "printed", os.O_RDONLY | os.O_NONBLOCK)
     words = ("record", "-o", output, "--with", "torch", "--", sys.executable, "work.py")

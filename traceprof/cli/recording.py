@@ -304,8 +304,9 @@ def recover(
     from traceprof.recording import recoverable
 
     if folder is not None:
-        print_recording(write_trace(folder, output, force=force, keep=keep, say=message))
-        return
+        recovered = write_trace(folder, output, force=force, keep=keep, say=message)
+        print_recording(recovered)
+        raise typer.Exit(RecordingError.exit_code if recovered.output is None else 0)
     interrupted = list(recoverable())
     for work_folder, notes in interrupted:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(notes.started_s))

@@ -26,6 +26,8 @@ from tests.test_secrets import COMMANDS, PLANTED
 from traceprof.cli import app
 from traceprof.formats import open_trace
 from traceprof.recording.orphans import is_alive
+from traceprof.recording.request import RecordRequest
+from traceprof.recording.work_folder import new_work_folder, notes_of
 
 MARK = "TRACEPROF_TEST_KILLED"
 
@@ -145,6 +147,18 @@ def test_a_folder_that_is_none_is_said(tmp_path):
     assert done.returncode == 3
     assert "not a work folder of a recording" in done.stderr
     assert "no interrupted recording found here" in traceprof(tmp_path, "recover").stderr
+
+
+def test_a_recorder_that_is_killed_before_the_program_starts(tmp_path):
+    """There is nothing to recover, and the exit code says so; the folder stays."""
+    request = RecordRequest(("python",), tmp_path / "run.sqlite")
+    with new_work_folder(notes_of(request, "torch", {})) as folder:
+        left = folder.rename(tmp_path / "left")
+    done = traceprof(tmp_path, "recover", left)
+    assert done.returncode == 5
+    assert "nothing was captured; no trace was written" in done.stderr
+    assert left.is_dir()
+    assert not (tmp_path / "run.sqlite").exists()
 
 
 WITH_PIPE = """
