@@ -48,7 +48,7 @@ def test_yolo(text: str, lengths_ns: list[float], tmp_path: Path) -> None:
     epochs = run.table("epochs").to_frame()
     assert epochs["duration_ns"].tolist() == pytest.approx(lengths_ns)
     assert epochs["steps_count"].tolist() == [8, 8]
-    assert run.measure("last_map50_95") == 0.46
+    assert run.measure("last_bbox/AP") == 0.46
 
 
 def test_the_bar_that_takes_the_most_time_counts_the_steps(tmp_path: Path) -> None:

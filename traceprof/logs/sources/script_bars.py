@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
+from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import number
 from traceprof.logs.sources.torch_loops import LightningReader, ProgressBar
@@ -47,6 +49,12 @@ class UltralyticsReader(LightningReader):
             self.first_epoch = min(self.first_epoch, int(match["epoch"]))
             self.epoch = int(match["epoch"]) - self.first_epoch
             self.store_bar(bar, self.epoch)
+
+    def validated(self, match: re.Match[str], *_: object) -> None:
+        """Store the mean average precision over all classes."""
+        point = LogPoint(epoch=math.nan if self.epoch is None else self.epoch + 1.0)
+        for name, group in (("bbox/AP50", "_ap50"), ("bbox/AP", "_ap")):
+            self.run.metric(name, number(match[group]), point, over="run")
 
     def completed(self, match: re.Match[str], *_: object) -> None:
         """Store the duration of the run."""
