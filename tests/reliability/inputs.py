@@ -515,12 +515,11 @@ CLASSES: Final[tuple[Maker, ...]] = (
         xplane_bytes,
         rocpd_bytes,
         rocpd_rows,
-        rocprofv3_json,
         every_form,
         toml_values,
         user_patterns,
     ),
-    *(xplane_values, snapshot_bytes, snapshot_values, mcp_calls),
+    *(xplane_values, snapshot_bytes, snapshot_values, mcp_calls, rocprofv3_json),
 )
 CHEAP: Final = frozenset(
     (
