@@ -7,17 +7,23 @@ precision, the compute units are the limit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from traceprof.comparison.difference import SIDES
+from traceprof.measures.compute.rates import longest_executions
 from traceprof.measures.rows import ratio_of
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known
 from traceprof.render.charts.figure import color_of_line, figure_html, note
 from traceprof.render.escape import plotly_text
+from traceprof.model.tables import ABSENT
 from traceprof.units import format_bytes, format_duration, format_flop_rate, format_ratio
+
+if TYPE_CHECKING:
+    from traceprof.render.report.places import PageContext
 
 _MAX_POINTS: Final = 200
 _MAX_POINT_PX, _MIN_POINT_PX = 30.0, 6.0
@@ -36,6 +42,7 @@ class _Run(NamedTuple):
 
     ``points`` has the columns of `show flops`. Times are per ``per`` and GPU, or totals if ``per``
     is "". ``moving`` has the operators with known bytes and without FLOPs, such as norms.
+    ``places`` has the place of a point's longest kernel in words, and its address in the page.
     """
 
     name: str
@@ -43,15 +50,38 @@ class _Run(NamedTuple):
     peaks: Table | None
     per: str = ""
     moving: Table | None = None
+    places: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({})
+
+    def place_of(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the line of the hover text, and the address; two "" if the place is unknown."""
+        return self.places.get((_name_of(row), str(row["precision"])), ("", ""))
 
 
-def roofline_figure(result: Result, _page: object) -> str:
+def _name_of(row: Mapping[str, Any]) -> str:
+    return str(row[next(name for name in _NAME_COLUMNS if name in row)])
+
+
+def _places(result: Result, page: PageContext) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the place of the longest kernel of each point in the page's timeline."""
+    ranks = page.whole.within(page.window)
+    found = {}
+    for row in longest_executions(ranks, by_kernel="name" in result.table).rows():
+        at_ns = row["start_ns"] - page.run.start_ns
+        step = "" if row["step"] == ABSENT else f" (step {row['step']})"
+        words = f"longest: {format_duration(row['length_ns'])} at {format_duration(at_ns)}{step}"
+        address = page.link(at_ns, row["length_ns"], row["process"])
+        found[_name_of(row), str(row["precision"])] = (f"<br>{words}", address)
+    return found
+
+
+def roofline_figure(result: Result, page: PageContext | None) -> str:
     """Return the roofline of a result by operator or kernel; "" if no point is known."""
     table = result.table
     moving = table.take(np.isnan(table["flop"]) & is_known(table["bandwidth_bytes_per_s"]))
     moving = moving.in_order("-total_ns").head(_MAX_POINTS)
     points = _known_points(table)
-    return _draw([_Run("", points, result.tables.get("peaks"), moving=moving)])
+    places = {} if page is None or points.empty else _places(result, page)
+    return _draw([_Run("", points, result.tables.get("peaks"), moving=moving, places=places)])
 
 
 def roofline_of_two_runs(results: Mapping[str, Result]) -> str:
@@ -71,8 +101,16 @@ def roofline_of_two_runs(results: Mapping[str, Result]) -> str:
             [peak.get(precision, np.nan) for precision in points["precision"]], np.float64
         )
         ratio = ratio_of(points["achieved_flop_per_s"], peaks_of_points)
-        points = points.assign(total_ns=points["ns"], peak_ratio=ratio)
-        runs.append(_Run(side, _known_points(points), roofs, per))
+        rate = np.where(np.isnan(points["flop"]), ratio_of(points["bytes"], points["ns"] / 1e9), 0)
+        memory = roofs["memory_bytes_per_s"][is_known(roofs["memory_bytes_per_s"])]
+        points = points.assign(
+            total_ns=points["ns"],
+            peak_ratio=ratio,
+            bandwidth_bytes_per_s=rate,
+            memory_ratio=rate / (memory.max() if len(memory) else np.nan),
+        )
+        moving = points.take(rate > 0).in_order("-total_ns").head(_MAX_POINTS)
+        runs.append(_Run(side, _known_points(points), roofs, per, moving))
     return _draw(runs) if all(len(run.points) for run in runs) else ""
 
 
@@ -94,7 +132,7 @@ def _draw(runs: Sequence[_Run]) -> str:
         [
             *_draw_roofs(runs, colors, span),
             *_draw_points(runs, colors),
-            *_draw_moving(runs[-1].moving, span[0], len(colors)),
+            *_draw_moving(runs, span[0], len(colors)),
         ],
         "Roofline: TFLOP/s by arithmetic intensity",
         x="arithmetic intensity (FLOP per byte, upper bound)",
@@ -111,7 +149,7 @@ def _draw(runs: Sequence[_Run]) -> str:
         "Diamonds at the left edge are operators without FLOPs, such as softmax and norms: their "
         "distance below the slope is unused memory bandwidth."
     )
-    marker_words = " Open circles: base. Filled circles: new." if len(runs) > 1 else ""
+    marker_words = " Open symbols: base. Filled symbols: new." if len(runs) > 1 else ""
     return chart + note(words + marker_words)
 
 
@@ -161,7 +199,6 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
             )
             if points.empty:
                 continue
-            column = next(name for name in _NAME_COLUMNS if name in points)
             sizes = np.sqrt(points["total_ns"].astype(np.float64) / longest_ns) * _MAX_POINT_PX
             name = " ".join(filter(None, (run.name, precision or "unknown precision")))
             yield {
@@ -170,7 +207,8 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
                 "name": plotly_text(name, 40),
                 "x": points["intensity"],
                 "y": points["achieved_flop_per_s"] / _TERA,
-                "text": [_hover(run, str(row[column]), row) for row in points.rows()],
+                "text": [_hover(run, _name_of(row), row) for row in points.rows()],
+                "meta": {"links": [run.place_of(row)[1] for row in points.rows()]},
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
                     "color": color,
@@ -183,31 +221,40 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
             }
 
 
-def _draw_moving(moving: Table | None, x: float, n_colors: int) -> Iterator[dict[str, Any]]:
+def _draw_moving(runs: Sequence[_Run], x: float, n_colors: int) -> Iterator[dict[str, Any]]:
     """Yield the operators without FLOPs at the left edge, at the rate of their bytes."""
-    if moving is None or moving.empty:
-        return
-    column = next(name for name in _NAME_COLUMNS if name in moving)
-    texts = [
-        f"{plotly_text(str(row[column]), 80)}<br>{format_bytes(row['bandwidth_bytes_per_s'])}/s"
-        + (
-            f", {format_ratio(row['memory_ratio'])} of peak"
-            if row["memory_ratio"] == row["memory_ratio"]
-            else ""
-        )
-        + f"<br>{row['count']:.4g} kernels, {format_duration(row['total_ns'])}"
-        for row in moving.rows()
+    for run, symbol in zip(runs, _SYMBOLS[-len(runs) :], strict=True):
+        moving = run.moving
+        if moving is None or moving.empty:
+            continue
+        rows = list(moving.rows())
+        yield {
+            "type": "scatter",
+            "mode": "markers",
+            "name": " ".join(filter(None, (run.name, "memory-bound, no FLOPs"))),
+            "x": np.full(len(moving), x),
+            "y": moving["bandwidth_bytes_per_s"] * x / _TERA,
+            "text": [_hover_of_moving(run, row) for row in rows],
+            "meta": {"links": [run.place_of(row)[1] for row in rows]},
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {
+                "color": color_of_line(n_colors),
+                "size": 9,
+                "symbol": symbol.replace("circle", "diamond"),
+            },
+        }
+
+
+def _hover_of_moving(run: _Run, row: Mapping[str, Any]) -> str:
+    ratio, name = row["memory_ratio"], _name_of(row)
+    share = f", {format_ratio(ratio)} of peak" if ratio == ratio else ""
+    base = f" per {run.per} and GPU" if run.per else ""
+    lines = [
+        plotly_text(f"{run.name}: {name}" if run.name else name, 80),
+        f"{format_bytes(row['bandwidth_bytes_per_s'])}/s{share}",
+        f"{row['count']:.4g} kernels, {format_duration(row['total_ns'])}{base}",
     ]
-    yield {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "memory-bound, no FLOPs",
-        "x": np.full(len(moving), x),
-        "y": moving["bandwidth_bytes_per_s"] * x / _TERA,
-        "text": texts,
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": color_of_line(n_colors), "size": 9, "symbol": "diamond"},
-    }
+    return "<br>".join(lines) + run.place_of(row)[0]
 
 
 def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
@@ -220,7 +267,7 @@ def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
         for table in (run.points, run.moving):
             rows = [] if table is None else table.rows()
             for row in rows:
-                name = str(row[next(column for column in _NAME_COLUMNS if column in row)])
+                name = _name_of(row)
                 rate, x = row["achieved_flop_per_s"], row["intensity"]
                 if table is run.moving:
                     rate, x = row["bandwidth_bytes_per_s"] * edge, edge
@@ -251,4 +298,4 @@ def _hover(run: _Run, name: str, row: Mapping[str, Any]) -> str:
         f"{row['intensity']:.4g} FLOP per byte",
         f"{row['count']:.4g} kernels, {format_duration(row['total_ns'])}{base}",
     ]
-    return "<br>".join(lines)
+    return "<br>".join(lines) + run.place_of(row)[0]
