@@ -142,6 +142,47 @@ def test_experts_multiply_each_token_once(dims: Any, products: int, written: int
     assert found.n_bytes == 2 * (read + written)
 
 
+EXPERTS = [[100, 64], [8, 96, 64], [8, 64, 48], [100, 2], [100, 2]]
+"""100 tokens of 64 values, each in 2 of 8 experts of 48 values, with a gate."""
+
+
+@pytest.mark.parametrize(
+    ("dims", "weights", "flops", "precision"),
+    [
+        (EXPERTS, HALF, 2 * 200 * 64 * (96 + 48), "fp16"),
+        ([[100, 64], [8, 48, 64], *EXPERTS[2:]], HALF, 2 * 200 * 64 * (48 + 48), "fp16"),
+        # Two 4-bit numbers in a byte: the sizes are half as large.
+        ([[100, 64], [8, 96, 32], [8, 64, 24], *EXPERTS[3:]], "unsigned char",
+         2 * 200 * 64 * (96 + 48), ""),
+        (EXPERTS, "c10::Float8_e4m3fn", 2 * 200 * 64 * (96 + 48), "fp8"),
+    ],
+)  # fmt: skip
+def test_fused_experts_multiply_each_token_with_each_of_its_experts(
+    dims: Any, weights: str, flops: int, precision: str
+) -> None:
+    types = [HALF, weights, weights, "float", "int"]
+    work = work_of("sglang::inplace_fused_experts", *map(json.dumps, (dims, types, [""] * 5)))
+    assert work is not None
+    assert (work.flops, work.precision) == (flops, precision)
+    assert work.shape == "experts=8 M=200 N=48 K=64"
+    assert math.isnan(work.n_bytes)  # how many experts had a token was not recorded
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        [*EXPERTS, [16]],  # a map of all experts to those of this rank
+        [[100, 64], [8, 96, 64], [8, 64, 40], *EXPERTS[3:]],
+        [[100, 64], [8, 96, 64], [4, 64, 48], *EXPERTS[3:]],
+        [[100, 64], [8, 96, 128], [8, 64, 48], *EXPERTS[3:]],
+    ],
+)
+def test_fused_experts_of_other_sizes_are_unknown(dims: Any) -> None:
+    types = [HALF, HALF, HALF, "float", "int", "int"][: len(dims)]
+    given = map(json.dumps, (dims, types, [""] * len(dims)))
+    assert work_of("vllm::outplace_fused_experts", *given) is None
+
+
 def test_scaled_products_of_experts_have_their_number_behind_the_scales() -> None:
     dims = [[16, 100], [100, 32], [16], [32], [8]]
     found = of("aten::_scaled_grouped_mm", dims, ["c10::Float8_e4m3fn"] * 2)
