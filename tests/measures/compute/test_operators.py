@@ -15,7 +15,7 @@ from tests.requirements import require
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.measures.compute.counted import counted_operators
 from traceprof.measures.compute.inputs import Work
-from traceprof.measures.compute.operators import OPERATORS, work_of
+from traceprof.measures.compute.operators import OPERATORS, work_of, work_of_convolutions
 
 HALF = "c10::Half"
 PROGRAM = Path(__file__).with_name("torch_program.py")
@@ -66,6 +66,33 @@ def test_a_convolution_needs_its_stride() -> None:
     assert found is not None
     assert found.flops == 30_982_144  # of the recorded trace of an A100
     assert of("aten::convolution", dims, ["float"] * 2) is None
+
+
+def test_a_convolution_without_stride_has_the_sizes_of_its_backward_pass() -> None:
+    image, filters, half = [32, 64, 56, 56], [128, 64, 3, 3], [32, 128, 28, 28]
+    small, other = [128, 64, 1, 1], [32, 64, 14, 14]
+    flops = 2 * 32 * 128 * 28 * 28 * 64 * 9
+    operators = [
+        ("aten::cudnn_convolution_backward", [image, half, filters, [], []]),
+        ("aten::cudnn_convolution", [image, filters, []]),
+        ("aten::cudnn_convolution_backward_weight", [[], half, image]),
+        ("aten::cudnn_convolution_backward_input", [[], half, filters]),
+        # This one has no backward pass, and the name of the next is not of a convolution.
+        ("aten::cudnn_convolution", [other, filters, []]),
+        ("aten::mm", [image, filters]),
+    ]
+
+    def known(*more: tuple[str, Any]) -> list[int | None]:
+        given = [(name, json.dumps(dims)) for name, dims in [*operators, *more]]
+        return [work.flops if work else None for work in work_of_convolutions(given)][: len(operators)]
+
+    assert known() == [None, flops, flops, flops, None, None]
+    # Another filter with the same input and output: the gradient of which weights is unknown.
+    of_small = ("aten::cudnn_convolution_backward", [image, half, small])
+    assert known(of_small) == [None, flops, None, flops, None, None]
+    # The same input and filter with another stride: the output is unknown.
+    of_stride = ("aten::cudnn_convolution_backward", [image, [32, 128, 19, 19], filters])
+    assert known(of_stride) == [None, None, flops, flops, None, None]
 
 
 def test_groups_of_a_convolution_count_once() -> None:
