@@ -10,12 +10,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from tests.formats.rocpd_database import RocpdDatabase
 from tests.formats.rocprofv3_json import document_of, write_json
 from tests.formats.test_rocpd import HIP, example
 from tests.reading import records
 from tests.running import run
+from traceprof.cli import app
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.contract import ReadOptions
@@ -193,6 +195,17 @@ def test_without_events_it_says_what_it_is(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(TraceError, match="the rocprofv3 JSON contains no events"):
         open_trace(path)
+
+
+def test_kernels_alone_are_not_called_missing(tmp_path: Path) -> None:
+    def change(process: dict[str, Any]) -> None:
+        records = process["buffer_records"]
+        process["buffer_records"] = {"kernel_dispatch": records["kernel_dispatch"][:1]}
+
+    path = written(tmp_path, change)
+    said = CliRunner().invoke(app, [str(path), "--no-cache"]).output
+    assert "Kernels were recorded without copies" in said
+    assert "No GPU activity" not in said
 
 
 def test_deep_nesting_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from traceprof.formats.runs.manifest import (
 )
 from traceprof.formats.runs.several import check_one_run, listed_parts, unlisted_parts
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
+from traceprof.formats.unread import name_kind_in
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -208,7 +209,8 @@ def _open(
     warnings = _choose_attempt(found, attempt)
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
-        why = f" ({warnings[0]})" if warnings else ""
+        why = next(iter(warnings), "") or name_kind_in(paths)
+        why = f" ({why})" if why else ""
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
     number_of = ranks.varying_number(found.files)
     if len(claims) > 1:
