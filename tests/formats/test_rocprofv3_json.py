@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 from pathlib import Path
@@ -129,7 +130,9 @@ def test_dispatches_with_counters_only_are_kernels(tmp_path: Path) -> None:
         ]
 
     trace = open_trace(written(tmp_path, change))
-    assert [(row.start_ns, row.end_ns, row.stream) for row in records(trace.kernels.to_frame())] == [
+    assert [
+        (row.start_ns, row.end_ns, row.stream) for row in records(trace.kernels.to_frame())
+    ] == [
         (800, 2_000, 1),
         (2_100, 2_600, 2),
     ]
@@ -216,8 +219,6 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 
 
 def test_parts_are_entered_where_they_are_opened() -> None:
-    import io
-
     text = b'{"a": [{"b": [1, 2], "c": {"d": 3}}, 7, [{"b": 4}]], "e": [[{"b": 5}]]}'
     stream = JsonArrayStream(io.BytesIO(text), "")
     assert list(stream.parts({"", "/a"}, lambda _: None)) == [

@@ -17,6 +17,7 @@ from traceprof.model.results import Result
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.charts.roofline import roofline_figure, roofline_of_two_runs
+from traceprof.render.report.figures import rooflines
 from traceprof.render.report.places import PageContext
 
 ADDITION = ([[1000, 1000]] * 2 + [[]], [HALF, HALF, "Scalar"], ["", "", "1"])
@@ -47,7 +48,7 @@ def flops_of(found: Comparison) -> Result:
 
 
 def test_a_point_is_what_an_operator_reaches_below_the_roof_of_its_precision() -> None:
-    drawn = traces_in(roofline_figure(run("flops", built().build()), None))
+    drawn = traces_in(roofline_figure(run("flops", built().build()), {}))
     assert list(drawn) == ["bf16: 989.4 TFLOP/s", "bf16", "memory-bound, no FLOPs"]
     assert drawn["bf16"]["x"] == [pytest.approx(FLOP / 6e6, rel=1e-5)]
     assert drawn["bf16"]["y"] == [400.0]
@@ -59,7 +60,7 @@ def test_a_point_is_what_an_operator_reaches_below_the_roof_of_its_precision() -
 
 
 def test_operators_without_flops_are_at_the_rate_of_their_bytes() -> None:
-    drawn = traces_in(roofline_figure(run("flops", built().build()), None))
+    drawn = traces_in(roofline_figure(run("flops", built().build()), {}))
     point = drawn["memory-bound, no FLOPs"]
     edge = drawn["bf16: 989.4 TFLOP/s"]["x"][0]
     assert point["x"] == [edge]
@@ -71,7 +72,7 @@ def test_operators_without_flops_are_at_the_rate_of_their_bytes() -> None:
 def test_points_that_matter_have_labels_and_others_do_not() -> None:
     builder = built().host_op("aten::bmm", 300, 400, inputs=([[1, 2, 2]] * 2, [HALF] * 2, []))
     builder.kernel("small_gemm", 12_000, 12_010, launched_ns=(310, 320))
-    html = roofline_figure(run("flops", builder.build()), None)
+    html = roofline_figure(run("flops", builder.build()), {})
     (figure,) = figures_in(html).values()
     labels = [note["text"] for note in figure["layout"]["annotations"]]
     assert labels == ["mm", "add"]
@@ -95,7 +96,7 @@ def test_a_point_says_where_its_longest_kernel_is_and_leads_there() -> None:
     whole = Ranks.of(trace)
     page = PageContext(whole, whole.span, TimeWindow(0, 50_000), {1: 0})
     for name, key in (("flops", "bf16"), ("flops-kernels", "bf16")):
-        drawn = traces_in(roofline_figure(run(name, trace), page))
+        drawn = traces_in(rooflines(run(name, trace), page))
         (hover,) = drawn[key]["text"]
         assert hover.split("<br>")[-1] == "longest: 4.000 µs at 40.00 µs (step 5)"
         (link,) = drawn[key]["meta"]["links"]
@@ -132,7 +133,7 @@ def test_operators_of_both_runs_without_flops_are_at_the_rate_of_their_bytes() -
 def test_without_flops_there_is_no_roofline() -> None:
     trace = TraceBuilder().device(0, name=H100).host_op("my::gemm", 0, 9, inputs=PRODUCT)
     trace = trace.kernel("cutlass_gemm", 1000, 2000, launched_ns=(1, 2))
-    assert roofline_figure(run("flops", trace.build()), None) == ""
+    assert roofline_figure(run("flops", trace.build()), {}) == ""
 
 
 def test_operators_of_two_runs_are_beside_one_another_by_step() -> None:

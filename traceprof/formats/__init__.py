@@ -26,6 +26,7 @@ from traceprof.formats.shared.redaction import masked_trace, shortened
 from traceprof.formats.sqlite.database import reporting_undecodable_names
 from traceprof.formats.tables.format import FORMAT as TABLES
 from traceprof.formats.unread import described
+from traceprof.formats.unread import name_kind_in as name_kind_in
 from traceprof.formats.xla.format import FORMAT as XPLANE
 from traceprof.formats.xla.format import JSON_FORMAT as XPLANE_JSON
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest

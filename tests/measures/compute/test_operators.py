@@ -84,7 +84,9 @@ def test_a_convolution_without_stride_has_the_sizes_of_its_backward_pass() -> No
 
     def known(*more: tuple[str, Any]) -> list[int | None]:
         given = [(name, json.dumps(dims)) for name, dims in [*operators, *more]]
-        return [work.flops if work else None for work in work_of_convolutions(given)][: len(operators)]
+        return [work.flops if work else None for work in work_of_convolutions(given)][
+            : len(operators)
+        ]
 
     assert known() == [None, flops, flops, flops, None, None]
     # Another filter with the same input and output: the gradient of which weights is unknown.

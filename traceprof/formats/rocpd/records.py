@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -43,7 +43,8 @@ _PLACE: Final[_Fields] = {
     "operation": ("operation",),
     "stack_id": ("correlation_id", "internal"),
 }
-_DISPATCH: Final[_Fields] = _PLACE | {
+_DISPATCH: Final[_Fields] = {
+    **_PLACE,
     "agent_id": ("dispatch_info", "agent_id", "handle"),
     "queue_id": ("dispatch_info", "queue_id", "handle"),
     "kernel_id": ("dispatch_info", "kernel_id"),
@@ -55,7 +56,8 @@ _DISPATCH: Final[_Fields] = _PLACE | {
         for axis in "xyz"
     },
 }
-_COPY: Final[_Fields] = _PLACE | {
+_COPY: Final[_Fields] = {
+    **_PLACE,
     "src_agent_id": ("src_agent_id", "handle"),
     "dst_agent_id": ("dst_agent_id", "handle"),
     "size": ("bytes",),
@@ -72,7 +74,9 @@ _TABLES: Final[Mapping[str, tuple[str, _Fields]]] = {
     f"{_CALLBACKS}/{_COUNTED}": (
         _COUNTED,
         {
-            name: keys if name in ("tid", "kind", "operation", "stream_id") else (
+            name: keys
+            if name in ("tid", "kind", "operation", "stream_id")
+            else (
                 "dispatch_data",
                 *keys,
             )
@@ -97,6 +101,13 @@ class RecordedProcess(ProfiledProcess):
         self._tables: dict[str, Table] = {}
         self._messages: dict[int, str] = {}
         self._n_kinds = 0
+        self._adders: dict[str, Callable[[Sequence[dict[str, Any]]], None]] = {
+            f"{_ROOT}/metadata": self._add_metadata,
+            f"{_ROOT}/agents": self._add_agents,
+            f"{_ROOT}/kernel_symbols": self._add_symbols,
+            f"{_STRINGS}/buffer_records": self._add_names,
+            f"{_STRINGS}/marker_api": self._add_messages,
+        }
 
     def add(self, path: str, value: Any) -> None:
         """Add a part of the file."""
@@ -104,30 +115,31 @@ class RecordedProcess(ProfiledProcess):
         items = [item for item in items if isinstance(item, dict)]
         if path in _TABLES:
             self._add_records(*_TABLES[path], items)
-        elif path == f"{_ROOT}/metadata":
-            for item in items:
-                self._add_metadata(item)
-        elif path == f"{_ROOT}/agents":
-            self._add_rows("info_agent", map(_agent, items))
-        elif path == f"{_ROOT}/kernel_symbols":
-            self._add_rows("info_kernel_symbol", map(_symbol, items))
-        elif path == f"{_STRINGS}/buffer_records":
-            self._add_names(items)
-        elif path == f"{_STRINGS}/marker_api":
-            for item in items:
-                self._messages |= {_whole_at(item, ("key",)): _text_at(item, "value")}
+        elif path in self._adders:
+            self._adders[path](items)
+
+    def _add_agents(self, items: Sequence[dict[str, Any]]) -> None:
+        self._add_rows("info_agent", map(_agent, items))
+
+    def _add_symbols(self, items: Sequence[dict[str, Any]]) -> None:
+        self._add_rows("info_kernel_symbol", map(_symbol, items))
+
+    def _add_messages(self, items: Sequence[dict[str, Any]]) -> None:
+        for item in items:
+            self._messages[_whole_at(item, ("key",))] = _text_at(item, "value")
 
     def _add_rows(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         """Add rows to a small table; those without a valid id are ignored."""
         self._small.setdefault(name, []).extend(row for row in rows if row["id"] not in (NULL, 0))
 
-    def _add_metadata(self, item: dict[str, Any]) -> None:
-        command, node = item.get("command"), item.get("node")
-        words = command if isinstance(command, list) else []
-        self.command = [word for word in words if isinstance(word, str)]
-        row = {"id": 0, "nid": 0, "pid": item.get("pid"), "command": " ".join(self.command)}
-        texts = {name: _text_at(node, name) for name in ("hostname", "system_name", "release")}
-        self._small |= {"info_process": [row], "info_node": [{"id": 0, **texts}]}
+    def _add_metadata(self, items: Sequence[dict[str, Any]]) -> None:
+        for item in items:
+            command, node = item.get("command"), item.get("node")
+            words = command if isinstance(command, list) else []
+            self.command = [word for word in words if isinstance(word, str)]
+            row = {"id": 0, "nid": 0, "pid": item.get("pid"), "command": " ".join(self.command)}
+            texts = {name: _text_at(node, name) for name in ("hostname", "system_name", "release")}
+            self._small |= {"info_process": [row], "info_node": [{"id": 0, **texts}]}
 
     def _add_names(self, items: Sequence[dict[str, Any]]) -> None:
         """Add the names of kinds and their operations; a kind's number is its place in the list."""
@@ -175,13 +187,13 @@ class RecordedProcess(ProfiledProcess):
 
     def columns(self, name: str) -> frozenset[str]:
         """Return the columns of a table; none if the table does not exist."""
-        return frozenset(self._tables[name] if name in self._tables else ())
+        return frozenset(self._tables.get(name, ()))
 
     def numbers(self, name: str, *columns: str) -> Table:
         """Return whole-number columns of a table; `NULL` for missing values."""
         table = self._tables.get(name, Table({"id": np.empty(0, np.int64)}))
         missing = np.full(len(table), NULL)
-        return Table({c: table[c] if c in table else missing for c in columns}, len(table))
+        return Table({c: table.get(c, missing) for c in columns}, len(table))
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """Return columns of a small table; None for missing values and columns."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace, outline, recognized
+from traceprof.formats import name_kind_in, open_trace, outline, recognized
 from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_of_outline
 from traceprof.formats.runs import ranks
 from traceprof.formats.runs.cycles import joined_outlines
@@ -25,7 +25,6 @@ from traceprof.formats.runs.manifest import (
 )
 from traceprof.formats.runs.several import check_one_run, listed_parts, unlisted_parts
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
-from traceprof.formats.unread import name_kind_in
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace

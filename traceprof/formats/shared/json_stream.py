@@ -125,9 +125,7 @@ class JsonArrayStream:
         except _CutOffError:
             return
 
-    def parts(
-        self, opened: Collection[str], parse: _Parse[list[Any]]
-    ) -> Iterator[tuple[str, Any]]:
+    def parts(self, opened: Collection[str], parse: _Parse[list[Any]]) -> Iterator[tuple[str, Any]]:
         """Yield (path, value) for a document with many arrays, for example ("/metadata/pid", 7).
 
         Objects at the paths ``opened`` are entered, also if they are in a list there: (path, None)

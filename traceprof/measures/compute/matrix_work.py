@@ -25,7 +25,9 @@ from traceprof.measures.compute.inputs import (
 )
 
 _TRUE: Final = ("True", "true")
-_MULTIPLIED: Final = frozenset(name for name, precision in PRECISIONS.items() if precision[0] in "fb")
+_MULTIPLIED: Final = frozenset(
+    name for name, precision in PRECISIONS.items() if precision[0] in "fb"
+)
 """Types of weights in which kernels multiply; integers may be converted before."""
 
 

@@ -253,7 +253,9 @@ def longest_executions(ranks: Ranks, *, by_kernel: bool) -> Table:
 def _longest_of_rank(trace: Trace, *, by_kernel: bool) -> Table:
     """Return the longest kernel of each row, without its step."""
     keys = _names_of_kernels(trace) if by_kernel else _operators_of_kernels(trace)
-    kernels = trace.kernels.select("process", "start_ns").assign(length_ns=lengths_of(trace.kernels))
+    kernels = trace.kernels.select("process", "start_ns").assign(
+        length_ns=lengths_of(trace.kernels)
+    )
     table = Table({**keys, **kernels.columns}).in_order("-length_ns", "start_ns")
     return _longest_rows(table, *keys)
 

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from traceprof.comparison.difference import SIDES
-from traceprof.measures.compute.rates import longest_executions
 from traceprof.measures.rows import ratio_of
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known
 from traceprof.render.charts.figure import color_of_line, figure_html, note
 from traceprof.render.escape import plotly_text
-from traceprof.model.tables import ABSENT
 from traceprof.units import format_bytes, format_duration, format_flop_rate, format_ratio
-
-if TYPE_CHECKING:
-    from traceprof.render.report.places import PageContext
 
 _MAX_POINTS: Final = 200
 _MAX_POINT_PX, _MIN_POINT_PX = 30.0, 6.0
@@ -37,12 +32,15 @@ _SYMBOLS: Final = ("circle-open", "circle")
 _DASHES: Final = ("dot", "solid")
 
 
+Places: TypeAlias = Mapping[tuple[str, str], tuple[str, str]]
+"""Name and precision of a point → the place of its longest kernel in words, and its address."""
+
+
 class _Run(NamedTuple):
     """The points and roofs of one run; ``name`` is "" for a single run.
 
     ``points`` has the columns of `show flops`. Times are per ``per`` and GPU, or totals if ``per``
     is "". ``moving`` has the operators with known bytes and without FLOPs, such as norms.
-    ``places`` has the place of a point's longest kernel in words, and its address in the page.
     """
 
     name: str
@@ -50,37 +48,25 @@ class _Run(NamedTuple):
     peaks: Table | None
     per: str = ""
     moving: Table | None = None
-    places: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({})
+    places: Places = MappingProxyType({})
 
     def place_of(self, row: Mapping[str, Any]) -> tuple[str, str]:
         """Return the line of the hover text, and the address; two "" if the place is unknown."""
-        return self.places.get((_name_of(row), str(row["precision"])), ("", ""))
+        words, address = self.places.get((name_of_point(row), str(row["precision"])), ("", ""))
+        return f"<br>{words}" if words else "", address
 
 
-def _name_of(row: Mapping[str, Any]) -> str:
+def name_of_point(row: Mapping[str, Any]) -> str:
+    """Return the operator or kernel of a row."""
     return str(row[next(name for name in _NAME_COLUMNS if name in row)])
 
 
-def _places(result: Result, page: PageContext) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the place of the longest kernel of each point in the page's timeline."""
-    ranks = page.whole.within(page.window)
-    found = {}
-    for row in longest_executions(ranks, by_kernel="name" in result.table).rows():
-        at_ns = row["start_ns"] - page.run.start_ns
-        step = "" if row["step"] == ABSENT else f" (step {row['step']})"
-        words = f"longest: {format_duration(row['length_ns'])} at {format_duration(at_ns)}{step}"
-        address = page.link(at_ns, row["length_ns"], row["process"])
-        found[_name_of(row), str(row["precision"])] = (f"<br>{words}", address)
-    return found
-
-
-def roofline_figure(result: Result, page: PageContext | None) -> str:
+def roofline_figure(result: Result, places: Places) -> str:
     """Return the roofline of a result by operator or kernel; "" if no point is known."""
     table = result.table
     moving = table.take(np.isnan(table["flop"]) & is_known(table["bandwidth_bytes_per_s"]))
     moving = moving.in_order("-total_ns").head(_MAX_POINTS)
     points = _known_points(table)
-    places = {} if page is None or points.empty else _places(result, page)
     return _draw([_Run("", points, result.tables.get("peaks"), moving=moving, places=places)])
 
 
@@ -207,7 +193,7 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
                 "name": plotly_text(name, 40),
                 "x": points["intensity"],
                 "y": points["achieved_flop_per_s"] / _TERA,
-                "text": [_hover(run, _name_of(row), row) for row in points.rows()],
+                "text": [_hover(run, name_of_point(row), row) for row in points.rows()],
                 "meta": {"links": [run.place_of(row)[1] for row in points.rows()]},
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
@@ -246,7 +232,7 @@ def _draw_moving(runs: Sequence[_Run], x: float, n_colors: int) -> Iterator[dict
 
 
 def _hover_of_moving(run: _Run, row: Mapping[str, Any]) -> str:
-    ratio, name = row["memory_ratio"], _name_of(row)
+    ratio, name = row["memory_ratio"], name_of_point(row)
     share = f", {format_ratio(ratio)} of peak" if ratio == ratio else ""
     base = f" per {run.per} and GPU" if run.per else ""
     lines = [
@@ -267,7 +253,7 @@ def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
         for table in (run.points, run.moving):
             rows = [] if table is None else table.rows()
             for row in rows:
-                name = _name_of(row)
+                name = name_of_point(row)
                 rate, x = row["achieved_flop_per_s"], row["intensity"]
                 if table is run.moving:
                     rate, x = row["bandwidth_bytes_per_s"] * edge, edge
