@@ -163,7 +163,7 @@ def test_values_that_are_no_numbers_tell_nothing(tmp_path: Path) -> None:
             for item in list(items):
                 for key in item:
                     items.append({**item, key: rng.choice(odd)})
-            items += odd
+            items.extend(odd)
         process["strings"]["buffer_records"] += odd
         process["metadata"] |= {"pid": 10**30, "node": 7, "command": odd}
 
