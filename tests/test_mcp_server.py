@@ -382,7 +382,7 @@ QUESTIONS: list[tuple[str, str, dict[str, Any], Callable[[dict[str, Any]], bool]
         "Is it slower than the base?",
         "compare",
         {"base": "base", "new": "slow"},
-        lambda r: "No difference shown" in r["text"] and bool(r["tables"]),
+        lambda r: "is not significant" in r["text"] and bool(r["tables"]),
     ),
     (
         "Why was step 3 slow?",

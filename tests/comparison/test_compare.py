@@ -120,7 +120,7 @@ def test_the_same_run_does_not_differ_from_itself() -> None:
     assert found.results["difference"].scalars["difference_ns"] == 0
     assert set(found.results["kernels"].table.to_frame()["state"]) == {"same"}
     assert "settings" not in found.results
-    assert sentences(found.verdict)[0].startswith("No difference shown between run and run")
+    assert sentences(found.verdict)[0].startswith("The difference between run and run is not")
 
 
 def test_each_ns_of_the_difference_has_its_place() -> None:

@@ -148,7 +148,7 @@ def test_a_comparison_shows_checkpoints_that_only_one_side_has() -> None:
         return " ".join(map(note_text, compare([base], [new]).verdict))
 
     text = said(few, many)
-    assert text.startswith("No difference shown")
+    assert text.startswith("The difference between ")
     # 20 steps of 10 ms, and 5 or 2 checkpoints of 100 ms.
     assert "With pauses such as checkpoints, step time: 35.0 ms, compared with 20.0 ms" in text
     assert "compared with 10.0 ms in the base" in said(none, many)

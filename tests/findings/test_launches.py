@@ -15,9 +15,9 @@ def launch_bound_in(
 ) -> Found:
     """Return the finding on 100 kernels; each starts ``starts_ns`` after the start of its call."""
     builder = TraceBuilder().device(0, "NVIDIA H100")
-    turn_ns = max(call_ns, starts_ns + kernel_ns) + 30 * US
+    iteration_ns = max(call_ns, starts_ns + kernel_ns) + 30 * US
     for i in range(100):
-        at, start = turn_ns * i, turn_ns * i + starts_ns
+        at, start = iteration_ns * i, iteration_ns * i + starts_ns
         called = at, at + call_ns
         builder.kernel("k", start, start + kernel_ns, launched_ns=called, api=api)
     (found,) = [own for own in findings_of(builder.build()) if own.rule == "launch_bound"]

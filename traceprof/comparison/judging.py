@@ -27,7 +27,7 @@ from traceprof.model.results import Note, Result, find_column_name
 from traceprof.model.summary import Summary
 from traceprof.model.table import Table
 
-MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
+MAIN: Final = ("samples_per_s", "step_period_ns", "iteration_ns")
 """Main measures: a comparison is about the first one that both sides have."""
 
 _STEP_MEASURES: Final = (
@@ -35,7 +35,7 @@ _STEP_MEASURES: Final = (
     ("step_period_ns", "period_ns", "ns", "lower"),
     ("step_without_waits_ns", "step_without_waits_ns", "ns", "lower"),
 )
-_ITERATION_MEASURES: Final = (("turn_ns", "period_ns", "ns", "lower"),)
+_ITERATION_MEASURES: Final = (("iteration_ns", "period_ns", "ns", "lower"),)
 _RATE_SUFFIX: Final = "_per_s"
 _PER_DEVICE: Final = "_per_device"
 _NOT_COMPARED: Final = ("overall_", "expected_", "printed_", "tflop")

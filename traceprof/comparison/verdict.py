@@ -37,7 +37,8 @@ def verdict_of(
     main = next((measures[name] for name in main_measures(measures)), None)
     found = [] if main is None else list(_main_notes(main, measures, sides))
     if difference is not None and len(difference.tables["parts"]):
-        found += _cause_notes(difference)
+        is_shown = main is None or main.difference.is_shown
+        found += _cause_notes(difference, is_shown=is_shown)
     elif difference is not None:
         found += _phase_notes(difference)
     if not measures and not found:
@@ -77,11 +78,11 @@ def _main_notes(
             middle += " of groups of {together:count} steps,"
         medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
         yield Note.of(
-            ("An" if main.name == "turn_ns" else "A")
+            ("An" if main.name == "iteration_ns" else "A")
             + " {unit} takes {new:ns}, compared with {base:ns} in the base"
             + medians * (max(counts) > 1)
             + ".",
-            unit=ITERATION if main.name == "turn_ns" else STEP,
+            unit=ITERATION if main.name == "iteration_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
             n_new=counts[0],
@@ -149,10 +150,10 @@ def _sentence(main: EvaluatedMeasure) -> str:
     has_ends = not math.isnan(found.low_ratio + found.high_ratio)
     interval = "{from:ratio} to {to:ratio}" if has_ends else "without limits"
     sign = "+" if found.change_ratio > 0 else ""
-    opening = "No difference shown between {base} and {new}"
+    opening = "The difference between {base} and {new} is not significant"
     if found.is_inconclusive:
         opening = "It is not clear whether {new} is faster or slower than {base}"
-    return f"{opening}: {what} {sign}{{change:ratio}}, 95% interval {interval}. {sensitivity}"
+    return f"{opening}: {what} {sign}{{change:ratio}} (95% interval {interval}). {sensitivity}"
 
 
 def _change_words(main: EvaluatedMeasure) -> tuple[str, str]:
@@ -190,16 +191,19 @@ _CHANGES: Final = {
         f"{what} takes {{size:ratio}} less time",
         f"{what} takes {{times:factor}} as long",
     )
-    for name, what in (("step_period_ns", "a step"), ("turn_ns", "an iteration"))
+    for name, what in (("step_period_ns", "a step"), ("iteration_ns", "an iteration"))
 }
 _MEASURE_WORDS: Final = {
     "step_period_ns": "step time",
-    "turn_ns": "iteration time",
+    "iteration_ns": "iteration time",
 }
 
 
-def _cause_notes(difference: Result) -> Iterator[Note]:
-    """Yield the parts with the largest difference of the mean step, then the largest causes."""
+def _cause_notes(difference: Result, *, is_shown: bool) -> Iterator[Note]:
+    """Yield the parts with the largest difference of the mean step, then the largest causes.
+
+    With ``is_shown`` false, the difference can be chance.
+    """
     scalars, parts = difference.scalars, difference.tables["parts"]
     sizes = np.abs(parts["difference_ns"])
     size = float(sizes.max())
@@ -209,7 +213,8 @@ def _cause_notes(difference: Result) -> Iterator[Note]:
     main_parts = parts.take(order[sizes[order] >= _MIN_PART_RATIO * size])
     words, values = _listed(main_parts, lambda row: _PARTS[str(row["part"])])
     yield Note.of(
-        "The mean {per} on the GPU ({new:ns}, base {base:ns}) is {whole:ns} "
+        ("The" if is_shown else "Observed, but not significant: the")
+        + " mean {per} on the GPU ({new:ns}, base {base:ns}) is {whole:ns} "
         f"{_direction(scalars)}: {words}.",
         per=scalars["per"],
         new=scalars["new_ns"],

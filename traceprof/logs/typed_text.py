@@ -25,7 +25,7 @@ _DEVICES_AFTER: Final = re.compile(
     re.I,
 )
 _DGX: Final = re.compile(
-    r"(?:(?<![\w.])(?P<n>\d{1,5}+)\s?[x×]?\s?|(?<!\w))(?:dgx|hgx)[ -]?"
+    r"(?:(?<![\w.])(?P<n>\d{1,5}+)\s?[x×]?\s?(?:nvidia[ -])?|(?<!\w))(?:dgx|hgx)[ -]?"
     r"(?P<kind>1(?!\d)|2(?!\d)|[abh][1-3]00|station)",
     re.I,
 )

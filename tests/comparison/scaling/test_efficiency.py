@@ -276,7 +276,7 @@ def test_unlike_programs_are_not_averaged() -> None:
     together = scaling(runs, ignored=["program"])
     warned = [text for text in sentences(together.warnings) if "differ by a factor" in text]
     assert warned[0] == (
-        "1 GPU: the throughput is the mean of cnn-1, gpt-1, which differ by a factor of 1.318. "
+        "1 GPU: the throughput is the mean of cnn-1, gpt-1, which differ by a factor of 1.32. "
         "Their commands differ. Separate unlike runs with --by command, or with labels."
     )
     separated = scaling(runs, by=["command"], ignored=["program"])

@@ -280,7 +280,7 @@ def test_turns_of_a_pattern_are_no_steps() -> None:
     assert found.steps_count is None
     assert found.table("steps").to_frame().empty
     assert found.measure("turns_count") == 39
-    assert found.measure("turn_ns") == 100
+    assert found.measure("iteration_ns") == 100
     assert found.measure("step_period_ns") is None
 
 

@@ -110,7 +110,7 @@ def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
     if not len(base.lengths_ns):
         return
     if all_steps(ranks).is_pattern:
-        yield "turn_ns", base.step_ns, Unit.NS, "rank", _LOWER
+        yield "iteration_ns", base.step_ns, Unit.NS, "rank", _LOWER
         return
     yield "samples_per_s", base.samples_count * base.per_s, Unit.PER_S, "run", _HIGHER
     yield "step_period_ns", base.step_ns, Unit.NS, "rank", _LOWER

@@ -435,9 +435,9 @@ class MlperfReader(LogReader):
             run.say(text, n=round(size), said=round(declared_size))
         text = "throughput was measured over {what}"
         if rate.is_without_first:
-            text += ", without the first one: {first:1/s} at the start, {later:1/s} later"
+            text += "; the first one ({first:1/s}) is excluded"
         first = rate.amounts[0].samples / rate.amounts[0].seconds
-        run.say(text, what=rate.what, first=first, later=rate.per_s)
+        run.say(text, what=rate.what, first=first)
         if progress.prints_tokens(rate):
             run.renamed("samples_per_s", "printed_tokens_per_s")
         elif progress.printed:

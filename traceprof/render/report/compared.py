@@ -255,7 +255,7 @@ _MAIN_NUMBERS: Final = {
     "judged": {
         "samples_per_s": "samples per second",
         "step_period_ns": "step time",
-        "turn_ns": "iteration time",
+        "iteration_ns": "iteration time",
         "step_without_waits_ns": "step time without waiting",
     },
     "measures": {
