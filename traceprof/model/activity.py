@@ -17,7 +17,6 @@ The five add up to T exactly.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -143,10 +142,9 @@ class DeviceTime:
 
     def within(self, time: Intervals) -> DeviceTime:
         """Return the times inside the set ``time``."""
-        parts = (self.compute, self.communication, self.transfer, self.device_memory)
+        parts = [self.compute, self.communication, self.transfer, self.device_memory]
         inside = [part & time for part in parts]
-        # What is unchanged keeps the sets that were derived from it.
-        return self if all(map(operator.is_, inside, parts)) else DeviceTime(*inside)
+        return self if inside == parts else DeviceTime(*inside)  # `self` knows derived sets
 
     def parts(self) -> dict[str, Intervals]:
         """Return the times of each of `BUSY_PARTS`. They do not overlap."""

@@ -36,8 +36,6 @@ _OCCASION_NAME_PARTS: Final = (
     *("compil", "nvrtc", "codegen", "autotun", "dynamo"),
 )
 """Parts of the names of what makes single steps longer: evaluation, checkpoints, compilation."""
-_AUTOGRAD_PARTS: Final = ("autograd::",)
-"""The backward engine "evaluates" functions: a name with this part is no such occasion."""
 _NUMBER_COLUMNS: Final = (*_SPAN, "eventType", "textId", "domainId", "category")
 _PAYLOAD_COLUMNS: Final = tuple(
     f"{kind}Value" for kind in ("int64", "uint64", "int32", "uint32", "double", "float")
@@ -181,13 +179,15 @@ def _step_condition(database: Database) -> conditions.Condition:
         conditions.is_one_of("eventType", (schema.NVTX_DOMAIN,)),
         conditions.contains("text", _STEP_NAME_PARTS),
         conditions.contains("text", _PASS_NAME_PARTS, but_none_of=_DECORATION_PARTS),
-        conditions.contains("text", _OCCASION_NAME_PARTS, but_none_of=_AUTOGRAD_PARTS),
+        # The backward engine "evaluates" functions: these are no evaluations.
+        conditions.contains("text", _OCCASION_NAME_PARTS, but_none_of=("autograd::",)),
     ]
     if "domainId" in database.columns(schema.NVTX):
         found.append(conditions.differs("domainId", 0))
     if "StringIds" in database.tables:
-        parts = _STEP_NAME_PARTS + _PASS_NAME_PARTS + _OCCASION_NAME_PARTS
-        matches = conditions.contains("value", parts).sql
+        matches = conditions.contains(
+            "value", _STEP_NAME_PARTS + _PASS_NAME_PARTS + _OCCASION_NAME_PARTS
+        ).sql
         rows = database.rows(f"SELECT id FROM StringIds WHERE {matches}")
         found.append(conditions.is_one_of("textId", tuple(key for (key,) in rows)))
     return conditions.any_of(*found)
@@ -195,8 +195,10 @@ def _step_condition(database: Database) -> conditions.Condition:
 
 def _event_columns(events: Table) -> dict[str, Column]:
     """Return the columns that ranges and marks have in common."""
-    names = ("process", "thread", "payload", "domain", "name")
-    return {"start_ns": events["start"], **{name: events[name] for name in names}}
+    return {
+        "start_ns": events["start"],
+        **{name: events[name] for name in ("process", "thread", "payload", "domain", "name")},
+    }
 
 
 def _event_names(database: Database, texts: Column, ids: Column) -> Names:

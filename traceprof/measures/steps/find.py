@@ -163,11 +163,9 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         starts, ends = bounds(work)
         for process, rows in of_process.items():
             before = slice(np.searchsorted(starts, first_start[rows[0]]))
-            is_linked = is_of_loop[before] & launches.of_rows(before).is_known
-            is_before = is_linked & (work["process"][before] == process)
-            previous_end[rows[0]] = ends[before].max(
-                where=is_before, initial=previous_end[rows[0]]
-            )
+            is_before = is_of_loop[before] & (launches.call[before] >= 0)
+            is_before &= work["process"][before] == process
+            previous_end[rows[0]] = ends[before].max(where=is_before, initial=previous_end[rows[0]])
     # The work that begins in steps is a subset of all work, so try the cheaper test first.
     sparse = [r for p, r in of_process.items() if n_linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
     n_begun = _count_work_by_start(table, trace) if sparse else n_linked
