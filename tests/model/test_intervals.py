@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
 from traceprof.model import intervals as intervals_module
+from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import (
     Growing,
     Intervals,
@@ -98,6 +99,17 @@ def test_many_queries_are_answered_in_pieces(
         patch.setattr(intervals_module, "_PIECE_INTERVALS", 3)
         covered = intervals.covered_ns([a for a, _ in queries], [b for _, b in queries])
     assert covered.tolist() == [len(bitmap & set(range(a, b))) for a, b in queries]
+
+
+def test_what_a_window_does_not_cut_is_the_same_set() -> None:
+    """Then what was derived from it is not computed again."""
+    work, window = Intervals.union_of([1, 5], [3, 8]), Intervals.single(1, 8)
+    empty = Intervals.empty()
+    time = DeviceTime(work, Intervals.single(2, 6), empty, empty)
+    assert time.within(window) is time
+    assert work.clip(0, 9) is work
+    assert (work.clip(1, 7).ends.tolist(), work.ends.tolist()) == ([3, 7], [3, 8])
+    assert time.within(Intervals.single(1, 7)).kernel == Intervals.single(1, 7)
 
 
 @given(pairs, st.integers(0, SIZE), st.integers(0, SIZE))

@@ -13,6 +13,7 @@ import pytest
 from tests.formats.kineto_file import kernel, write
 from tests.measures.generated_run import Plan, make_run
 from tests.requirements import TRACES, require
+from tests.truth.scenarios import SCENARIOS
 from traceprof import formats
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.formats import ReadOptions
@@ -114,6 +115,20 @@ def test_of_a_window_of_a_large_file_the_launches_in_it_tell_what_is_missing(
     assert tables == WORK - {"devices"} | TELL_WHAT_IS_MISSING
     assert window is not None
     assert all(own is None or own.isdisjoint(EVENTS) or at is not None for own, at in others)
+
+
+@pytest.mark.parametrize("planted", ["checkpoint", "validation", "compile_in_step_3"])
+def test_a_large_file_names_the_occasions_that_make_steps_longer(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their ranges have no names of steps or passes, but they decide which steps count."""
+    scenario = next(one for one in SCENARIOS if one.name.startswith(planted))
+    write_nsys(scenario.ranks.parts[0], tmp_path / "t.sqlite")
+    whole = answer(open_run([tmp_path / "t.sqlite"]), ["breakdown"]).selection
+    monkeypatch.setattr("traceprof.session.run.LARGE_BYTES", 0)
+    found = answer(open_run([tmp_path / "t.sqlite"]), ["breakdown"]).selection
+    assert scenario.occasion in whole.notes[1].text
+    assert (found.window, found.notes) == (whole.window, whole.notes)
 
 
 def test_a_large_window_is_cut_from_the_whole(path: Path, reads: list[Read]) -> None:

@@ -142,12 +142,9 @@ class DeviceTime:
 
     def within(self, time: Intervals) -> DeviceTime:
         """Return the times inside the set ``time``."""
-        return DeviceTime(
-            self.compute & time,
-            self.communication & time,
-            self.transfer & time,
-            self.device_memory & time,
-        )
+        parts = [self.compute, self.communication, self.transfer, self.device_memory]
+        inside = [part & time for part in parts]
+        return self if inside == parts else DeviceTime(*inside)  # `self` knows derived sets
 
     def parts(self) -> dict[str, Intervals]:
         """Return the times of each of `BUSY_PARTS`. They do not overlap."""

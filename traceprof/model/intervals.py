@@ -113,7 +113,7 @@ class Intervals:
         if len(few) == 1:
             return many.clip(int(few.starts[0]), int(few.ends[0]))
         if not len(few) or few.starts[0] >= many.ends[-1] or few.ends[-1] <= many.starts[0]:
-            return Intervals.empty()
+            return few if few is self and not len(few) else Intervals.empty()
         found = []
         for at in range(0, len(few), _PIECE_INTERVALS):
             starts, ends = (
@@ -144,6 +144,8 @@ class Intervals:
         last = int(np.searchsorted(self.starts, end_ns, side="left"))
         if first >= last or start_ns >= end_ns:
             return Intervals.empty()
+        if last - first == len(self) and self.starts[0] >= start_ns and self.ends[-1] <= end_ns:
+            return self
         starts, ends = self.starts[first:last], self.ends[first:last]
         if starts[0] < start_ns:
             starts = starts.copy()

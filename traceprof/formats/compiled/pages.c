@@ -255,22 +255,29 @@ static int begins_with(const uint8_t *text, int64_t length, const uint8_t *word)
  * lower case, each end with a zero byte, and the last one with two. */
 EXPORTED void traceprof_contains(int64_t n, const uint8_t *data, const int64_t *starts,
                                  const int64_t *lengths, const uint8_t *words, uint8_t *found) {
-    uint8_t begins[256] = {0};
+    uint8_t begins[256] = {1}, continues[256][256] = {{0}}; /* by first letters, and the second */
     for (const uint8_t *word = words; *word; word++) {
-        begins[*word] = 1;
-        if (*word >= 'a' && *word <= 'z') begins[*word & ~0x20] = 1;
+        const uint8_t letters[2] = {
+            *word, *word >= 'a' && *word <= 'z' ? (uint8_t)(*word & ~0x20) : *word};
+        for (int i = 0; i < 2; i++) {
+            begins[letters[i]] = 1;
+            if (!word[1]) memset(continues[letters[i]], 1, sizeof continues[letters[i]]);
+            continues[letters[i]][word[1]] = 1;
+        }
         while (*word) word++;
     }
-    begins[0] = 1;
     for (int64_t row = 0; row < n; row++) {
         const uint8_t *text = data + starts[row], *end = text + lengths[row];
-        for (found[row] = 0; text < end && !found[row]; text++) {
-            if (!begins[*text]) continue;
-            if (!*text) break;
-            for (const uint8_t *word = words; *word && !found[row]; word++) {
-                found[row] = (uint8_t)begins_with(text, end - text, word);
+        int is_found = 0;
+        for (; text < end && !is_found; text++) {
+            while (text < end && !begins[*text]) text++;
+            if (text == end || !*text) break;
+            if (!continues[*text][text + 1 < end ? in_lower_case(text[1]) : 0]) continue;
+            for (const uint8_t *word = words; *word && !is_found; word++) {
+                is_found = begins_with(text, end - text, word);
                 while (*word) word++;
             }
         }
+        found[row] = (uint8_t)is_found;
     }
 }

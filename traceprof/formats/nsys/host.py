@@ -31,6 +31,11 @@ _STEP_NAME_PARTS: Final = ("tep", "ter", "batch")
 _PASS_NAME_PARTS: Final = ("ward", "wd")
 _DECORATION_PARTS: Final = ("= ",)
 """A name with this part may be a step but is no pass; operators of the backward pass have it."""
+_OCCASION_NAME_PARTS: Final = (
+    *("val", "test", "generat", "rollout", "checkpoint", "ckpt", "save"),
+    *("compil", "nvrtc", "codegen", "autotun", "dynamo"),
+)
+"""Parts of the names of what makes single steps longer: evaluation, checkpoints, compilation."""
 _NUMBER_COLUMNS: Final = (*_SPAN, "eventType", "textId", "domainId", "category")
 _PAYLOAD_COLUMNS: Final = tuple(
     f"{kind}Value" for kind in ("int64", "uint64", "int32", "uint32", "double", "float")
@@ -122,7 +127,8 @@ def read_annotations(
 ) -> cupti.Annotations:
     """Return the NVTX ranges and marks. A range that was never closed ends with the capture.
 
-    ``only_steps``: return only ranges in domains, and ranges whose names steps and passes can have.
+    ``only_steps``: return only ranges in domains, and ranges with names that steps, passes, and
+    occasional work (evaluation, checkpoints, compilation) can have.
     """
     if schema.NVTX not in database.tables:
         return cupti.NO_ANNOTATIONS
@@ -168,16 +174,20 @@ def read_annotations(
 
 
 def _step_condition(database: Database) -> conditions.Condition:
-    """Return the condition for events that may be a step or pass, or that are in a domain."""
+    """Return the condition for events that may define or explain steps, or that are in a domain."""
     found: list[conditions.Condition] = [
         conditions.is_one_of("eventType", (schema.NVTX_DOMAIN,)),
         conditions.contains("text", _STEP_NAME_PARTS),
         conditions.contains("text", _PASS_NAME_PARTS, but_none_of=_DECORATION_PARTS),
+        # The backward engine "evaluates" functions: these are no evaluations.
+        conditions.contains("text", _OCCASION_NAME_PARTS, but_none_of=("autograd::",)),
     ]
     if "domainId" in database.columns(schema.NVTX):
         found.append(conditions.differs("domainId", 0))
     if "StringIds" in database.tables:
-        matches = conditions.contains("value", _STEP_NAME_PARTS + _PASS_NAME_PARTS).sql
+        matches = conditions.contains(
+            "value", _STEP_NAME_PARTS + _PASS_NAME_PARTS + _OCCASION_NAME_PARTS
+        ).sql
         rows = database.rows(f"SELECT id FROM StringIds WHERE {matches}")
         found.append(conditions.is_one_of("textId", tuple(key for (key,) in rows)))
     return conditions.any_of(*found)
@@ -185,8 +195,10 @@ def _step_condition(database: Database) -> conditions.Condition:
 
 def _event_columns(events: Table) -> dict[str, Column]:
     """Return the columns that ranges and marks have in common."""
-    names = ("process", "thread", "payload", "domain", "name")
-    return {"start_ns": events["start"], **{name: events[name] for name in names}}
+    return {
+        "start_ns": events["start"],
+        **{name: events[name] for name in ("process", "thread", "payload", "domain", "name")},
+    }
 
 
 def _event_names(database: Database, texts: Column, ids: Column) -> Names:

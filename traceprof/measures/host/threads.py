@@ -72,8 +72,7 @@ def _threads_of_calls(trace: Trace) -> Groups:
 @fact
 def _threads_of_work(trace: Trace, table: str) -> Array:
     """Return the place of the thread that launched each row of a device table; -1: unknown."""
-    number = _threads_of_calls(trace).number
-    return np.append(number, -1)[launches_of(trace, table).call]
+    return np.append(_threads_of_calls(trace).number, -1)[launches_of(trace, table).call]
 
 
 def are_loop_threads(

@@ -30,7 +30,7 @@ from traceprof.measures.device.times import (
     recorder_times,
     work_before_recording,
 )
-from traceprof.measures.facts import of_window
+from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_launched_by_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by
@@ -159,11 +159,13 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
     for name, is_of_loop in of_loop.items():
-        work, is_linked = trace.table(name), is_of_loop & launches_of(trace, name).is_known
+        work, launches = trace.table(name), launches_of(trace, name)
         starts, ends = bounds(work)
         for process, rows in of_process.items():
-            is_before = is_linked & (starts < first_start[rows[0]]) & (work["process"] == process)
-            previous_end[rows[0]] = ends.max(where=is_before, initial=previous_end[rows[0]])
+            before = slice(np.searchsorted(starts, first_start[rows[0]]))
+            is_before = is_of_loop[before] & (launches.call[before] >= 0)
+            is_before &= work["process"][before] == process
+            previous_end[rows[0]] = ends[before].max(where=is_before, initial=previous_end[rows[0]])
     # The work that begins in steps is a subset of all work, so try the cheaper test first.
     sparse = [r for p, r in of_process.items() if n_linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
     n_begun = _count_work_by_start(table, trace) if sparse else n_linked
@@ -378,6 +380,7 @@ def _count_warmup(table: Table) -> int:
     return n_warmup
 
 
+@fact
 def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
     """Return the steps of a trace from source number ``place``, and a suffix for its name."""
     source, ranges = _SOURCES[place], trace.ranges
