@@ -27,6 +27,7 @@ from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, wri
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
+from traceprof.render.report.opening import figures_html
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.timeline.beside import SideBySideTimeline
 from traceprof.render.timeline.render import timeline_fragment
@@ -58,10 +59,6 @@ nav.across a { padding: 0; }
 .chart .break { fill: var(--card); }
 .chart .base { fill: #5d6b7e; } .chart .new { fill: var(--accent); }
 .chart text.value { fill: var(--fg); }
-.figures .figure b { display: block; font-size: 17px; white-space: nowrap; }
-.figures .figure > span:last-child { display: block; color: var(--muted); font-size: 12.5px; }
-.figures { display: grid; gap: 10px 18px; margin-top: 12px; }
-.figures { grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); }
 .delta { font-size: 12.5px; font-weight: 600; }
 .delta.worse { color: #c2410c; } .delta.better { color: #15803d; }
 [data-theme="dark"] .delta.worse { color: #fb923c; }
@@ -400,15 +397,14 @@ def _main_numbers(found: Comparison) -> str:
         if result in found.results:
             rows = {row["measure"]: row for row in found.results[result].table.rows()}
             shown += [_number(rows[name], label) for name, label in labels.items() if name in rows]
-    return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
+    return figures_html(shown)
 
 
 def _number(row: Any, label: str) -> str:
     unit = Unit(row["unit"]) if row["unit"] in _UNITS else Unit.NUMBER
     base, new = (html_text(value_text(unit, row[side])) for side in ("base", "new"))
     return (
-        f'<div class="figure"><b>{base} → {new}</b> {delta(row, unit)} '
-        f"<span>{html_text(label)}</span></div>"
+        f"<b>{base} → {new}</b> {delta(row, unit)} <span>{html_text(label)}</span>"
     )
 
 
