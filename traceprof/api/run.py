@@ -164,7 +164,10 @@ class Run(Tables):
         """
         analyses = tuple(check_analyses(results)) if results else ()
         table_names = None if tables is None else check_tables(tables)
-        request = Request(Path(output), table_names, analyses, ranks, force)
+        has_tracks = tables is None and ranks is None
+        request = Request(
+            Path(output), table_names, analyses, ranks, force, has_tracks=has_tracks
+        )
         opening = replace(self.opening, keeps_secrets=keep_secrets)
         run = open_run(self.paths, opening).within(self.window)
         exported = exporter_called(to).load()(run, request)
