@@ -42,6 +42,8 @@ _PHASES: Final = _labeled(
 
 _MAX_BARS: Final = 200
 _MAX_PIECES: Final = 8_000
+_MAX_CHOICES: Final = 64
+"""Each entry of a plotly menu lists all traces, so the size of a page grows with their square."""
 """A figure with more pieces than this in the bars of single processes shows only the mean."""
 _MIN_AXIS_STEPS: Final = 12
 _WARMUP_OPACITY: Final = 0.4
@@ -123,7 +125,8 @@ def _groups(
         return [("", table)]
     n_bars = min(max(len(rows) for _, rows in processes), _MAX_BARS)
     groups = [(f"mean of {len(processes)} processes", table)]
-    if len(processes) * n_bars * n_pieces <= _MAX_PIECES:
+    n_drawn = len(processes) * n_bars * n_pieces
+    if len(processes) <= _MAX_CHOICES and n_drawn <= _MAX_PIECES:
         groups += [(context.process_label(process), rows) for process, rows in processes]
     return groups
 
