@@ -124,7 +124,8 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     assert "H100" in words.workload
     assert words.answer.startswith("GPU-bound, partly host-bound. ")
     assert "GPU time per step of 1.000 ms: " in words.answer
-    text = unescape(re.sub(r"<[^>]+>", " ", html[html.index("<h1>") : html.index("<footer>")]))
+    body = re.sub("</?code>", "`", html[html.index("<h1>") : html.index("<footer>")])
+    text = unescape(re.sub(r"<[^>]+>", " ", body))
     said = " ".join(text.split())
     window = f"Window {words.window} {words.times}"
     told = [words.workload_line, window, *words.notes, words.answer]

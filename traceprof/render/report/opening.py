@@ -97,10 +97,11 @@ def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
 
 def _remarks(briefing: Briefing, *, are_checked: bool) -> str:
     """Return the remarks of the page, or those on what was not checked."""
+    shown = [remark for remark in briefing.remarks if (remark[0] != NOT_CHECKED) == are_checked]
     items = "".join(
-        f"<dt>{html_text(label)}</dt><dd>{html_text(remark)}</dd>"
-        for label, remark in briefing.remarks
-        if (label != NOT_CHECKED) == are_checked
+        f"<dt>{html_text(label)}</dt>"
+        + "".join(f"<dd>{html_prose(text)}</dd>" for own, text in shown if own == label)
+        for label in dict.fromkeys(label for label, _ in shown)
     )
     return f'<dl class="remarks">{items}</dl>' if items else ""
 

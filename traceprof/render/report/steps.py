@@ -32,6 +32,8 @@ _PARTS: Final = _labeled({part.column: part.key for part in PART_STYLES})
 _PHASES: Final = _labeled(
     {
         "data_ns": "range_data",
+        "h2d_ns": "range_h2d",
+        "eval_ns": "range_eval",
         "forward_ns": "range_forward",
         "backward_ns": "range_backward",
         "optimizer_ns": "range_optimizer",
@@ -41,9 +43,9 @@ _PHASES: Final = _labeled(
 
 
 _MAX_BARS: Final = 200
-_MAX_PIECES: Final = 8_000
 _MAX_CHOICES: Final = 64
 """Each entry of a plotly menu lists all traces, so the size of a page grows with their square."""
+_MAX_PIECES: Final = 8_000
 """A figure with more pieces than this in the bars of single processes shows only the mean."""
 _MIN_AXIS_STEPS: Final = 12
 _WARMUP_OPACITY: Final = 0.4
@@ -250,7 +252,7 @@ class _StepBars:
         ]
         if (rest > _MIN_REST_RATIO * bars["duration_ns"]).any():
             name = "outside phases" if self.columns else "duration"
-            pieces.append((name, "var(--line)", np.maximum(rest, 0)))
+            pieces.append((name, "var(--idle)", np.maximum(rest, 0)))
         is_warmup = bars.get("is_warmup", np.zeros(len(bars)))
         opacity = np.where(is_warmup > 0, _WARMUP_OPACITY, 1.0)
         hover = "%{x}" if self.by_rank else f"{self.noun} %{{x}}"
