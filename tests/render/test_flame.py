@@ -171,5 +171,3 @@ def test_two_runs_show_the_change_and_can_be_read_by_everybody(shown: Any, theme
     page.get_by_label("Color of the boxes").select_option("Color: module")
     assert page.locator(".boxes .change").count() == 0
     assert not serious_violations(page)
-
-

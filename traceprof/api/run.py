@@ -125,8 +125,12 @@ class Run(Tables):
             TraceprofError: a file cannot be read, or the window is not in this run.
         """
         whole, heading = self.within("all").of_ranks(), title or self.paths[0].name
-        window = selected(self).window.hull
-        page = render_timeline(whole, title=heading, window=window, max_items=_MAX_NOTEBOOK_ITEMS)
+        page = render_timeline(
+            whole,
+            title=heading,
+            window=selected(self).window.hull,
+            max_items=_MAX_NOTEBOOK_ITEMS,
+        )
         return NotebookPage(page, heading, height)
 
     def page(self) -> Page:
@@ -194,9 +198,9 @@ class Run(Tables):
         """
         analyses = tuple(check_analyses(results)) if results else ()
         table_names = None if tables is None else check_tables(tables)
-        has_tracks = tables is None and ranks is None
         request = Request(
-            Path(output), table_names, analyses, ranks, force, has_tracks=has_tracks
+            *(Path(output), table_names, analyses, ranks, force),
+            has_tracks=tables is None and ranks is None,
         )
         opening = replace(self.opening, keeps_secrets=keep_secrets)
         run = open_run(self.paths, opening).within(self.window)

@@ -392,8 +392,7 @@ def _export(run: Run, request: Request) -> Exported:
 
 def _write_tracks(run: Run, zero_ns: int, out: BinaryIO, exported: Exported) -> None:
     """Write lanes with findings, steps, and idle gaps, unless analyzing the run fails."""
-    n_bytes = sum(path.stat().st_size for path in run.paths if path.is_file())
-    if n_bytes > _MAX_ANALYZED_BYTES:
+    if sum(path.stat().st_size for path in run.paths if path.is_file()) > _MAX_ANALYZED_BYTES:
         exported.remark("the export has no lanes with findings: the trace is too large")
         return
     try:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from traceprof.errors import UsageError
 from traceprof.formats.kineto.rows import OWN_CATEGORY
 from traceprof.model.results import Unit
-from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import findings_for_people
 from traceprof.render.formatting import process_label, saving_words, value_text
 from traceprof.render.report.places import address_of
@@ -52,14 +51,13 @@ def _events(run: Run, document: Document) -> Iterator[_Lane]:
     """Yield findings, steps, and gaps in this order, each with arguments that lead back."""
     tables = {name: result.table.rows() for name, result in document.results.items()}
     findings = document.results.get("findings")
-    advice = [] if findings is None else findings_for_people(findings)
-    for number, row in enumerate(advice[:_MAX_FINDINGS], 1):
+    advice = findings_for_people(findings)[:_MAX_FINDINGS] if findings else []
+    for number, row in enumerate(advice, 1):
         yield _finding(run, document, f"Finding {number}", row)
     for row in tables.get("steps", ()):
         owner = process_label(row["process"], document.ranks.get(row["process"]))
-        at_ns, duration_ns = int(row["at_ns"]), int(row["duration_ns"])
-        kind = {"kind": str(row["kind"])}
-        yield f"Steps of {owner}", at_ns, duration_ns, f"step {row['step']:.0f}", kind
+        times = int(row["at_ns"]), int(row["duration_ns"])
+        yield f"Steps of {owner}", *times, f"step {row['step']:.0f}", {"kind": str(row["kind"])}
     for row in sorted(tables.get("gaps", ()), key=lambda row: (row["device"], row["at_ns"])):
         about = {name: row[name] for name in ("cause", "host_name", "before", "after") if row[name]}
         lane, name = f"Longest waits of GPU {row['device']}", f"idle: {row['cause']}"
@@ -76,12 +74,12 @@ def _finding(run: Run, document: Document, lane: str, row: Row) -> _Lane:
         place = select(run.within("all").of_ranks(), window).window.hull if window else place
     start_ns = document.ns_after_start(place.start_ns)
     texts = {name: value_text(Unit.TEXT, row[name]) for name in ("evidence", "action", "caveat")}
-    path = shlex.quote(document.info.path)
+    where = f"{shlex.quote(document.info.path)} --window {start_ns}ns"
     arguments = {
         "saving": saving_words(row),
         **texts,
-        "open": f"traceprof timeline {path} --window {start_ns}ns..{start_ns + place.duration_ns}ns",
+        "open": f"traceprof timeline {where}..{start_ns + place.duration_ns}ns",
         "address": address_of(start_ns, start_ns + place.duration_ns),
     }
-    title = value_text(Unit.TEXT, row["title"])
-    return lane, start_ns, place.duration_ns, title, {k: v for k, v in arguments.items() if v}
+    known = {name: text for name, text in arguments.items() if text}
+    return lane, start_ns, place.duration_ns, value_text(Unit.TEXT, row["title"]), known

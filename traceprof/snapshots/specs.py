@@ -86,8 +86,8 @@ HOLDERS: Final = ResultSpec.of(
     derived largest_bytes: size of the largest allocation
     derived calls: Python frames, innermost first
     """,
-    f"table {STACKS}: memory by category, stack, and operator, largest first; the rows of each point "
-    "in time add up to the total",
+    f"table {STACKS}: memory by category, stack, and operator, largest first; the rows of each "
+    "point in time add up to the total",
     _KEYS,
     """
     key when: at the peak, when memory ran out, or at the end

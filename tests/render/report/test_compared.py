@@ -105,7 +105,9 @@ def test_a_kind_that_is_its_name_is_said_once() -> None:
 
 
 def _beside(*traces: Trace) -> SideBySideTimeline:
-    return encode_side_by_side([TimelineSide(name, name, t) for name, t in zip("AB", traces, strict=True)])
+    return encode_side_by_side(
+        [TimelineSide(name, name, t) for name, t in zip("AB", traces, strict=True)]
+    )
 
 
 def test_the_pair_of_steps_is_the_most_typical_of_both_sides() -> None:

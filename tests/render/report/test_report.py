@@ -139,7 +139,9 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
 def test_the_page_opens_with_step_time_bottleneck_and_largest_saving() -> None:
     trace = _training()
     document = page(run_of(Ranks.of(trace)))
-    html = render_report(document, trace, Options(title="report")).replace("\N{NO-BREAK SPACE}", " ")
+    html = render_report(document, trace, Options(title="report")).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     figures = html[html.index('<div class="key-numbers">') : html.index('<p class="answer">')]
     numbers = re.findall(r"<b>(.*?)</b>", figures)
     labels = re.findall(r'<a href="#(\w+)">(.*?)</a>', figures)

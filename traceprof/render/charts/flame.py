@@ -110,13 +110,9 @@ def table_of_leaves(leaves: Iterable[tuple[Sequence[str], Mapping[str, int]]]) -
 
 def flame_style() -> str:
     """Return the style of flame graphs."""
-    return _asset("flame.css")
+    return (files(__package__) / "flame.css").read_text(encoding="utf-8")
 
 
 def flame_script() -> str:
     """Return the script that draws the flame graphs of a page."""
-    return _asset("flame.js")
-
-
-def _asset(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
+    return (files(__package__) / "flame.js").read_text(encoding="utf-8")

@@ -79,15 +79,13 @@ def memory_flame(holders: Result) -> str:
     leaves = []
     for row in table.rows():
         title = f"{row['snapshot']}, GPU {row['device']}, {row['when']}"
-        column = moments.setdefault(title, len(moments))
-        frames = [*reversed(row["frames"].split(BELOW)), row["operator"]]
-        names = [row["kind"], *filter(None, frames)]
-        leaves.append((names, {f"bytes_{column}": row["held_bytes"]}))
+        column = f"bytes_{moments.setdefault(title, len(moments))}"
+        names = (row["kind"], *reversed(row["frames"].split(BELOW)), row["operator"])
+        leaves.append(([*filter(None, names)], {column: row["held_bytes"]}))
     measures = [
         FlameMeasure(title, "bytes", f"bytes_{number}") for number, title in enumerate(moments)
     ]
-    label = "Flame graph of GPU memory by category, source line, and operator"
-    return flame_graph(table_of_leaves(leaves), label, measures, _ABOUT_FLAME)
+    return flame_graph(table_of_leaves(leaves), "GPU memory by source line", measures, _ABOUT_FLAME)
 
 
 _ABOUT_FLAME: Final = (

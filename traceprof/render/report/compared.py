@@ -358,7 +358,7 @@ def _links(beside: SideBySideTimeline, pair: StepPair | None) -> Link:
     longest = [_longest_executions(side.trace.within(side.span)) for side in beside.sides]
 
     def link(row: Row) -> str | None:
-        names = (row.get("base_name") or row.get("name"), row.get("name"))
+        names = str(row.get("base_name") or row.get("name")), str(row.get("name"))
         is_kernel = row.get("kind", _KERNEL) == _KERNEL
         for side in (1, 0) if is_kernel else ():
             times = longest[side].get(names[side])
@@ -415,9 +415,7 @@ def _main_numbers(found: Comparison) -> str:
 def _number(row: Any, label: str) -> str:
     unit = Unit(row["unit"]) if row["unit"] in _UNITS else Unit.NUMBER
     base, new = (html_text(value_text(unit, row[side])) for side in ("base", "new"))
-    return (
-        f"<b>{base} → {new}</b> {delta(row, unit)} <span>{html_text(label)}</span>"
-    )
+    return f"<b>{base} → {new}</b> {delta(row, unit)} <span>{html_text(label)}</span>"
 
 
 def delta(row: Any, unit: Unit) -> str:

@@ -59,15 +59,13 @@ def key_figures_html(document: Document) -> str:
     ]
     if verdict.bound_by:
         figures.append((capitalized(verdict.bound_by), "Bottleneck", "verdict"))
-    rows = [] if findings is None else findings_for_people(findings)
-    savings = [(row["saving_ns"] / row["base_ns"], row) for row in rows if saving_share(row)]
-    if savings:
-        _, row = max(savings, key=lambda saving: saving[0])
+    rows = [row for row in (findings_for_people(findings) if findings else ()) if saving_share(row)]
+    if rows:
+        row = max(rows, key=lambda row: row["saving_ns"] / row["base_ns"])
         title = f"Largest saving: {value_text(Unit.TEXT, row['title'])}"
         figures.append((saving_share(row), title, "findings"))
     return figures_html(
-        f"<b>{html_text(value)}</b> "
-        f'<span><a href="#{section}">{html_text(label, 160)}</a></span>'
+        f'<b>{html_text(value)}</b> <span><a href="#{section}">{html_text(label, 160)}</a></span>'
         for value, label, section in figures
     )
 

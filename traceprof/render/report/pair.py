@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,11 +68,10 @@ def typical_pair(beside: SideBySideTimeline) -> StepPair | None:
 def pair_flame(beside: SideBySideTimeline, pair: StepPair) -> str:
     """Return the differential flame graph of a pair of steps; "" if the sides share no names."""
     for name in ("function-stacks", "tree"):
-        results = [_measured(beside, pair, side, name) for side in (0, 1)]
-        base, new = results
+        base, new = (_measured(beside, pair, side, name) for side in (0, 1))
         if base and new and base.scalars["source"] == new.scalars["source"]:
-            table = _joined([base.table, new.table])
-            return flame_graph(table, f"Differential flame graph of {pair.label}", _MEASURES, _ABOUT)
+            label = f"Differential flame graph of {pair.label}"
+            return flame_graph(_joined(base.table, new.table), label, _MEASURES, _ABOUT)
     return ""
 
 
@@ -82,18 +80,18 @@ def _measured(beside: SideBySideTimeline, pair: StepPair, side: int, name: str) 
     recording = beside.sides[side]
     offset_ns = recording.span.start_ns - recording.trace.span.start_ns
     start, end = (offset_ns + ns for ns in pair.spans[side])
-    run = run_of(Ranks.of(recording.trace)).within(f"{start}ns..{end}ns")
-    result = answer(run, [name]).results.get(name)
+    run = run_of(Ranks.of(recording.trace))
+    result = answer(run.within(f"{start}ns..{end}ns"), [name]).results.get(name)
     return result if result is not None and len(result.table) else None
 
 
-def _joined(tables: Sequence[Table]) -> Table:
+def _joined(base: Table, new: Table) -> Table:
     """Return the paths of both sides, with the times of each side in columns of its own."""
-    sides = [
+    first, second = (
         Table(
             {"path": table["path"]}
             | {f"{side}_{name}": table[name] for name in ("host_ns", "device_ns") if name in table}
         )
-        for side, table in zip(("base", "new"), tables, strict=True)
-    ]
-    return joined(*sides, "path")
+        for side, table in (("base", base), ("new", new))
+    )
+    return joined(first, second, "path")
