@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from traceprof.errors import TraceprofError
 from traceprof.export.chrome_lanes import (
     ChromeLanes,
     Places,
@@ -29,7 +30,6 @@ from traceprof.export.chrome_lanes import (
     quoted,
     text_of_each_row,
 )
-from traceprof.errors import TraceprofError
 from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.export.tracks import own_tracks
 from traceprof.files import new_file

@@ -107,7 +107,7 @@ def _tags(html: str) -> dict[str, int]:
 def test_the_first_lines_are_the_verdict_and_where_the_time_goes() -> None:
     html = _report(_training())
     told = html.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Input-bound. A step of 1.000 ms is the first sentence.</p>" in told
+    assert "Input-bound. A step of 1.00 ms is the first sentence.</p>" in told
     legend = re.search(r'<ul class="legend">(.*?)</ul>', html)
     assert legend
     found = re.findall(r"</i>(.*?)</li>", legend.group(1))
@@ -123,7 +123,7 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     words = briefing_of(document)
     assert "H100" in words.workload
     assert words.answer.startswith("GPU-bound, partly host-bound. ")
-    assert "GPU time per step of 1.000 ms: " in words.answer
+    assert "GPU time per step of 1.00 ms: " in words.answer
     body = re.sub("</?code>", "`", html[html.index("<h1>") : html.index("<footer>")])
     text = unescape(re.sub(r"<[^>]+>", " ", body))
     said = " ".join(text.split())
@@ -146,7 +146,7 @@ def test_the_page_opens_with_step_time_bottleneck_and_largest_saving() -> None:
     numbers = re.findall(r"<b>(.*?)</b>", figures)
     labels = re.findall(r'<a href="#(\w+)">(.*?)</a>', figures)
     assert document.verdict
-    assert numbers[:2] == ["1.000 ms", capitalized(document.verdict.bound_by)]
+    assert numbers[:2] == ["1.00 ms", capitalized(document.verdict.bound_by)]
     assert labels[:2] == [("steps", "Step time"), ("verdict", "Bottleneck")]
     shares = [
         row["saving_ns"] / row["base_ns"]

@@ -22,6 +22,7 @@ from traceprof.render.formatting import (
     process_label,
     saving_share,
     saving_words,
+    sentence_value,
     sentences,
     value_text,
 )
@@ -54,7 +55,7 @@ def key_figures_html(document: Document) -> str:
     if verdict is None:
         return ""
     figures = [
-        (value_text(Unit.NS, note.values["step"]), note.text.partition(" {")[0], "steps")
+        (sentence_value(Unit.NS, note.values["step"]), note.text.partition(" {")[0], "steps")
         for note in verdict.pace[:1]
     ]
     if verdict.bound_by:
