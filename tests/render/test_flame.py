@@ -122,8 +122,8 @@ def test_a_click_zooms_and_a_search_sums_what_it_finds(shown: Any) -> None:
         "main train.py:9",
         "load data.py:4",
     ]
-    hue = "[...document.querySelectorAll('.boxes button')].map((b) => b.style.getPropertyValue('--hue'))"
-    hues = opened.js(hue)
+    boxes = "[...document.querySelectorAll('.boxes button')]"
+    hues = opened.js(f"{boxes}.map((box) => box.style.getPropertyValue('--hue'))")
     assert hues[2] == hues[4] == hues[5]  # one module, model.py
     assert len({hues[1], hues[2], hues[3]}) == 3
     assert not opened.complaints
