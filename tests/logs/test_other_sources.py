@@ -98,6 +98,12 @@ OTHERS = {
     "mindspore": ("epoch: 1 step: 100, loss is 2.5\n"
                   "Train epoch time: 1000.000 ms, per step time: 10.000 ms\n",
                   {"step_period_ns": 10e6, "last_loss": 2.5}),
+    "mindspore ": ("2023-01-10 17:29:07,004:INFO:epoch[1], iter[377], loss:2.5, per step time: 500.0 ms, "
+                   "fps: 128.5, lr:0.003\n",
+                   {"step_period_ns": 0.5 * S, "samples_per_s": 128.5, "last_loss": 2.5}),
+    "mindspore  ": ("epoch: [1/90] step: [100/500], loss: 2.5, overflow: False, lr: 0.1, per step time: "
+                    "500.0 ms, fps: 128.5 img/s\n",
+                    {"step_period_ns": 0.5 * S, "samples_per_s": 128.5, "last_loss": 2.5}),
     "detectron": ('json_stats: {"accuracy_cls": 0.9, "eta": "1:00:00", "iter": 100, "loss": 2.5, '
                   '"mem": 5000, "time": 0.5}\n', {"step_period_ns": 0.5 * S, "last_loss": 2.5}),
     "vllm": ("INFO 01-01 10:00:00 [loggers.py:116] Engine 000: Avg prompt throughput: 120.5 tokens/s, "

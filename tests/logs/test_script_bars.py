@@ -37,9 +37,10 @@ NEW_YOLO = """\
     [
         (OLD_YOLO.format(1, 2), [8 / 1.65 * S, 3.2 * S]),
         (OLD_YOLO.format(0, 1), [8 / 1.65 * S, 3.2 * S]),
+        (OLD_YOLO.format(1, 2).replace("|███|", ""), [8 / 1.65 * S, 3.2 * S]),
         (NEW_YOLO, [5 * S, 3.2 * S]),
     ],
-    ids=["8", "5", "8.3.190"],
+    ids=["8", "5", "notebook", "8.3.190"],
 )
 def test_yolo(text: str, lengths_ns: list[float], tmp_path: Path) -> None:
     run = one_run(tmp_path, text)
