@@ -12,12 +12,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CommandError", "Cost", "environment_of", "events_of", "measure", "median"]
+__all__ = [
+    *("CommandError", "Cost", "browser_cpu_s", "cpu_s", "environment_of", "events_of", "measure"),
+    "median",
+]
 
 _EVERY_S = 0.2
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -115,3 +118,32 @@ def median(costs: Iterable[Cost]) -> Cost:
             for name in ("wall_s", "cpu_s", "peak_mb")
         )
     )
+
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(of: Callable[[str], bool], root: int) -> float:
+    """Return the CPU seconds of the processes below ``root``, and itself, whose names fit."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        fields = text.rpartition(")")[2].split()
+        pid = int(stat.parent.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        name = text.partition("(")[2].partition(")")[0]
+        used[pid] = sum(map(int, fields[11:13])) * TICK_S if of(name) else 0.0
+    total, queue = 0.0, [root]
+    while queue:
+        pid = queue.pop()
+        total += used.get(pid, 0.0)
+        queue += children.get(pid, [])
+    return total
+
+
+def browser_cpu_s() -> float:
+    return cpu_s(lambda name: "chrom" in name, os.getpid())

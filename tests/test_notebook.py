@@ -170,3 +170,30 @@ def test_the_fixtures_are_what_their_script_makes() -> None:
             assert np.array_equal(
                 kept.table(table).to_frame()[columns], made.table(table).to_frame()[columns]
             )
+
+
+@pytest.mark.chromium
+def test_a_timeline_works_in_the_frame_of_a_notebook(browser: Any, tmp_path: Path) -> None:
+    shown = tp.open(TRACES / "after.sqlite.gz").within("step:3..4").timeline(title='a "run"')
+    assert repr(shown) == '<timeline a "run">'
+    file = tmp_path / "cell.html"
+    # A notebook is JSON: what is shown must survive it.
+    cell = json.loads(json.dumps(shown._repr_html_()))
+    file.write_text(f"<!doctype html><meta charset=utf-8><body>{cell}", "utf-8")
+    opened = OpenPage(browser.new_page(viewport={"width": 1100, "height": 900}))
+    opened.page.goto(file.as_uri())
+    frame = opened.page.frames[1]
+    frame.locator("[data-ready]").wait_for(timeout=30_000)
+    frame.locator("body").click(position={"x": 600, "y": 400})
+    span = "() => traceprof.t1 - traceprof.t0"
+    before = frame.evaluate(span)
+    opened.page.keyboard.press("w")
+    for _ in range(300):
+        if frame.evaluate(span) < before:
+            break
+        opened.page.wait_for_timeout(10)
+    assert frame.evaluate(span) < before
+    opened.page.wait_for_timeout(500)  # the address is written when the view rests
+    assert opened.complaints == []
+    assert all(url.startswith(("file:", "data:", "about:", "blob:")) for url in opened.requests)
+    opened.page.close()

@@ -279,6 +279,45 @@ def test_microseconds_are_exact() -> None:
     ]
 
 
+def test_findings_steps_and_waits_have_lanes_that_lead_back(tmp_path: Path) -> None:
+    """Four steps of 10 ms: the GPU works for 2 ms, then waits until the next step."""
+    made = TraceBuilder().process(1, rank=0).device(0, "H100")
+    for number in range(6):
+        t = number * 10 * MS
+        made.step(t, t + 10 * MS, number).kernel("k", t, t + 2 * MS, launched_ns=(t, t + 10))
+    write_nsys(made.build(), tmp_path / "t.sqlite")
+    plain = export(tmp_path / "t.sqlite", tmp_path / "plain.json")
+    document = export(tmp_path / "t.sqlite", tmp_path / "t.json", has_tracks=True)
+    own = [event for event in of_phase(document, "X") if event["cat"] == "traceprof"]
+    others = [event for event in of_phase(document, "X") if event["cat"] != "traceprof"]
+    assert others == of_phase(plain, "X")
+    threads = names_of(document, "thread_name")
+    lanes: dict[str, list[Any]] = {}
+    for event in own:
+        lanes.setdefault(threads[event["pid"], event["tid"]], []).append(event)
+    steps = {event["name"]: (event["ts"], event["dur"]) for event in lanes["Steps of process 1"]}
+    # A step lasts on the GPU from the end of the work before it to the end of its own.
+    assert steps["step 2"] == (12_000, 10_000)
+    waits = {(event["ts"], event["dur"]) for event in lanes["Longest waits of GPU 0"]}
+    assert (22_000, 8_000) in waits
+    finding = lanes["Finding 1"][0]
+    assert "idle" in finding["name"]
+    assert finding["args"]["saving"].startswith("saves ")
+    assert "--window" in finding["args"]["open"]
+    start, end = round(finding["ts"] * 1000), round((finding["ts"] + finding["dur"]) * 1000)
+    assert finding["args"]["open"].endswith(f"{start}ns..{end}ns")
+    assert f"mark={start}..{end}" in finding["args"]["address"]
+    found, without = (open_trace(tmp_path / name) for name in ("t.json", "plain.json"))
+    assert len(found.ranges) == len(without.ranges) == 6
+    assert found.info.warnings == without.info.warnings
+
+
+def test_a_trace_without_gpu_work_is_exported_with_tracks(tmp_path: Path) -> None:
+    write_nsys(TraceBuilder().range("load", 0, MS).build(), tmp_path / "t.sqlite")
+    document = export(tmp_path / "t.sqlite", tmp_path / "t.json", has_tracks=True)
+    assert "load" in {event["name"] for event in of_phase(document, "X")}
+
+
 @pytest.mark.traces
 @pytest.mark.parametrize(
     "name",

@@ -11,6 +11,13 @@ _FIGURE = re.compile(
     r'<script type="application/json">(.*?)</script></figure>'
 )
 
+_FLAME = re.compile(r'<figure class="flame"[^>]*><script type="application/json">(.*?)</script>')
+
+
+def flames_in(html: str) -> list[Any]:
+    """Return the data of every flame graph of a page."""
+    return [json.loads(text) for text in _FLAME.findall(html)]
+
 
 def figures_in(html: str) -> dict[str, Any]:
     """Return every figure of a page as plotly gets it, by what it shows."""

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tests.render.browser import OpenPage
+from tests.render.figures import flames_in
 from traceprof.model.results import Result
 from traceprof.model.table import Table
-from traceprof.render.charts.memory import _COLORS, memory_chart, memory_script
+from traceprof.render.charts.memory import _COLORS, memory_chart, memory_flame, memory_script
 from traceprof.render.page.document import write_document
 
 _LEVELS = {"parameters": [100, 100, 100], "activations": [0, 2_500_000, 700_000]}
@@ -43,6 +44,29 @@ def test_the_chart_carries_the_measured_levels_and_no_others() -> None:
     told = json.loads(data)
     assert told["at"] == [0, 1_000_000, 3_000_000]
     assert told["levels"] == _LEVELS
+
+
+def test_a_flame_graph_of_memory_leads_from_the_category_to_the_operator() -> None:
+    common = {"snapshot": "s", "device": 0, "when": "at the peak", "allocations_count": 1}
+    frames = "layers.py:4 forward < train.py:9 main"
+    stacks = [
+        {"kind": "activations", "frames": frames, "operator": "aten::mm", "held_bytes": 30},
+        {"kind": "activations", "frames": "train.py:9 main", "operator": "", "held_bytes": 12},
+        {"kind": "parameters", "frames": "", "operator": "", "held_bytes": 8},
+    ]
+    table = Table.of_rows([common | row for row in stacks])
+    holders = cast(Result, SimpleNamespace(tables={"stacks": table}))
+    (flame,) = flames_in(memory_flame(holders))
+    (measure,) = flame["measures"]
+    assert (measure["title"], measure["unit"]) == ("s, GPU 0, at the peak", "bytes")
+    assert dict(zip(flame["names"], measure["values"], strict=True)) == {
+        "all": 50,
+        "activations": 42,
+        "parameters": 8,
+        "train.py:9 main": 42,
+        "layers.py:4 forward": 30,
+        "aten::mm": 30,
+    }
 
 
 @pytest.mark.chromium

@@ -181,6 +181,8 @@ def test_the_real_one_adds_up():
         whole = device["peak_bytes" if when == "at the peak" else "end_bytes"]
         assert sum(row["held_bytes"] for row in rows(found, "kinds", when)) == whole
         assert sum(row["held_bytes"] for row in rows(found, "holders", when)) == whole
+        stacks = found.results["holders"].tables["stacks"].rows()
+        assert sum(row["held_bytes"] for row in stacks if row["when"] == when) == whole
     # 55.5 M parameters in fp32: so much are their gradients, held from step to zero_grad.
     assert [row["end_bytes"] - device["end_bytes"] for row in rows(found, "steps")] == [
         pytest.approx(222 * MB, rel=0.01)

@@ -21,9 +21,15 @@ from traceprof.model.table import Table
 from traceprof.query.engine import Limits
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.html_text import facts_html
-from traceprof.render.pictures.figure import THEMES, NotebookFigure, timeline_figure
+from traceprof.render.pictures.figure import (
+    THEMES,
+    NotebookFigure,
+    NotebookPage,
+    timeline_figure,
+)
 from traceprof.render.registry import Options
 from traceprof.render.report.render import render_report
+from traceprof.render.timeline.render import render_timeline
 from traceprof.session.answer import page
 from traceprof.session.caveats import caveats, caveats_of_stream, selected
 from traceprof.session.cutting import Cutting, cut_run
@@ -40,6 +46,10 @@ FIGURES: Final = (
     *("compute_ratio", "exposed_communication_ratio", "exposed_transfer_ratio", "idle_ratio"),
 )
 """The measures of a run in its headline metrics."""
+
+
+_MAX_NOTEBOOK_ITEMS: Final = 300_000
+"""A notebook file holds the pages that it shows."""
 
 
 class Run(Tables):
@@ -98,6 +108,30 @@ class Run(Tables):
         whole = self.within("all").trace()
         part = selected(self).window.hull
         return timeline_figure(whole, window=part, title=title, theme=theme, width=None)
+
+    def timeline(self, *, title: str = "", height: int = 700) -> NotebookPage:
+        """Return the interactive timeline of `traceprof timeline` for notebooks.
+
+        It needs no extension, no server, and no network. ``.html`` is the page as text. Above
+        300,000 events, short neighboring events are merged.
+
+        >>> run.within("step:3..5").timeline()
+
+        Args:
+            title: the heading; by default the file name.
+            height: of the frame in the notebook, in pixels.
+
+        Raises:
+            TraceprofError: a file cannot be read, or the window is not in this run.
+        """
+        whole, heading = self.within("all").of_ranks(), title or self.paths[0].name
+        page = render_timeline(
+            whole,
+            title=heading,
+            window=selected(self).window.hull,
+            max_items=_MAX_NOTEBOOK_ITEMS,
+        )
+        return NotebookPage(page, heading, height)
 
     def page(self) -> Page:
         """Return the page of `traceprof analyze`: where the time goes and what would fix it.
@@ -164,7 +198,10 @@ class Run(Tables):
         """
         analyses = tuple(check_analyses(results)) if results else ()
         table_names = None if tables is None else check_tables(tables)
-        request = Request(Path(output), table_names, analyses, ranks, force)
+        request = Request(
+            *(Path(output), table_names, analyses, ranks, force),
+            has_tracks=tables is None and ranks is None,
+        )
         opening = replace(self.opening, keeps_secrets=keep_secrets)
         run = open_run(self.paths, opening).within(self.window)
         exported = exporter_called(to).load()(run, request)

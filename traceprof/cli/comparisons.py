@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,9 +22,10 @@ from traceprof.cli.options import (
 )
 from traceprof.cli.output import Printing, out, print_answer, write_output
 from traceprof.cli.parsing import split_lists
-from traceprof.errors import UsageError
+from traceprof.errors import TraceprofError, UsageError
 
 if TYPE_CHECKING:
+    from traceprof.render.timeline.beside import SideBySideTimeline
     from traceprof.session.options import Opening
 
 
@@ -42,6 +44,20 @@ def _compare_times(runs: list[str], at: str | None, other: str | None) -> None:
     history = read_history(Path(runs[0]))
     base, new = parse_span(at, history), parse_span(other, history)
     out(compared_text(history, base, new, (at, other)))
+
+
+def _timelines_of(
+    base: list[str], new: list[str], opening: Opening, window: str | None
+) -> SideBySideTimeline | None:
+    """Return the timelines of two traces; None for repeats, exported runs, and logs."""
+    from traceprof.cli.pages import timelines_of
+
+    runs = [[Path(text) for text in side] for side in (base, new)]
+    if len(base) + len(new) > 2 or not all(path.exists() for (path,) in runs):
+        return None
+    with suppress(TraceprofError):
+        return timelines_of(runs, opening, window)
+    return None
 
 
 @partial(with_options, rows=5)
@@ -114,9 +130,10 @@ def compare(
         from traceprof.render.registry import Options
         from traceprof.render.report.compared import render_compared
 
+        beside = _timelines_of(base, new, opening, window)
         write_output(
             page,
-            render_compared(comparison, Options(rows=None)),
+            render_compared(comparison, Options(rows=None), beside),
             force=printing.force,
             inputs=inputs,
             is_page=True,

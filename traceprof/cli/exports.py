@@ -151,6 +151,7 @@ def export(
         numbers_of(ranks),
         force,
         ProgressLine("exporting"),
+        has_tracks=tables is None and ranks is None,
     )
     run = open_traces(trace, replace(opening, keeps_secrets=keep_secrets), window)
     exported = exporter.load()(run, request)

@@ -38,6 +38,7 @@ _MAX_LOGS: Final = 2
 if TYPE_CHECKING:
     from traceprof.model.ranks import Ranks
     from traceprof.model.timing import TimeWindow
+    from traceprof.render.timeline.beside import SideBySideTimeline
     from traceprof.session.options import Opening
 
 
@@ -140,16 +141,29 @@ def _report_of_comparison(
 ) -> str:
     """Return the report that compares two runs, with both timelines."""
     from traceprof.comparison.comparing import compare_opened
-    from traceprof.comparison.opened import open_two_runs
     from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
-    from traceprof.render.timeline.beside import TimelineSide, encode_side_by_side
 
     comparison = compare_opened(*runs, opening, window)
-    run_sides = open_two_runs(runs, opening, window)
-    timelines = [TimelineSide(side.name, side.title, side.trace, side.window) for side in run_sides]
-    beside = encode_side_by_side(timelines, max_items=_MAX_COMPARED_ITEMS)
-    return render_compared(comparison, Options(title=title or ""), beside)
+    return render_compared(
+        comparison, Options(title=title or ""), timelines_of(runs, opening, window)
+    )
+
+
+def timelines_of(
+    runs: Sequence[Sequence[Path]], opening: Opening, window: str | None
+) -> SideBySideTimeline:
+    """Return the timelines of base and new, aligned by step.
+
+    Raises:
+        TraceprofError: a run cannot be read.
+    """
+    from traceprof.comparison.opened import open_two_runs
+    from traceprof.render.timeline.beside import TimelineSide, encode_side_by_side
+
+    sides = open_two_runs(runs, opening, window)
+    timelines = [TimelineSide(side.name, side.title, side.trace, side.window) for side in sides]
+    return encode_side_by_side(timelines, max_items=_MAX_COMPARED_ITEMS)
 
 
 @with_options

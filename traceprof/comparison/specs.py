@@ -50,7 +50,7 @@ JUDGED: Final = spec_of(
     same better: whether higher or lower is better
     derived base_count: number of steps (or runs) of the base
     derived new_count: number of steps (or runs) of the new run
-    derived autocorrelation: largest autocorrelation of neighboring steps
+    derived autocorrelation [ratio]: largest autocorrelation of neighboring steps
     scalars
     same per: unit of the times: step, iteration or window
     same of_runs [flag]: whether the test compares runs instead of steps

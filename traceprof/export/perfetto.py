@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from traceprof.errors import TraceprofError
 from traceprof.export.chrome_lanes import (
     ChromeLanes,
     Places,
@@ -30,6 +31,7 @@ from traceprof.export.chrome_lanes import (
     text_of_each_row,
 )
 from traceprof.export.request import Export, Exported, Request, check_tables
+from traceprof.export.tracks import own_tracks
 from traceprof.files import new_file
 from traceprof.measures.host.launches import find_launches
 from traceprof.model.grouping import groups_of
@@ -354,6 +356,8 @@ _WRITERS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _EventTexts]]] = {
 _ROWS_PER_WRITE: Final = 1 << 16
 _LAST_EVENT: Final = '{"ph":"M","name":"trace_end","pid":0,"tid":0,"ts":0,"args":{}}'
 _DEVICE_PROPERTIES: Final = {"numSms": "sm_count", "totalGlobalMem": "memory_bytes"}
+_MAX_ANALYZED_BYTES: Final = 512_000_000
+"""Above this size of the files, findings would take too much memory beside the export."""
 _GZIP_LEVEL: Final = 4  # twice as fast as 6, and a tenth larger
 
 
@@ -378,10 +382,25 @@ def _export(run: Run, request: Request) -> Exported:
                         out.write("".join(texts).encode("utf-8", "replace"))
                 exported.n_rows += len(table)
             request.progress(exported.n_rows, 0, "rows")
+        if request.has_tracks:
+            _write_tracks(run, ranks.span.start_ns, out, exported)
         # The metadata events are last and never empty, so that the last event has no comma.
         described = [*drawing.lanes.described(), _LAST_EVENT]
         out.write(",\n".join(described).encode("utf-8", "replace") + b"\n]}\n")
     return exported
+
+
+def _write_tracks(run: Run, zero_ns: int, out: BinaryIO, exported: Exported) -> None:
+    """Write lanes with findings, steps, and idle gaps, unless analyzing the run fails."""
+    if sum(path.stat().st_size for path in run.paths if path.is_file()) > _MAX_ANALYZED_BYTES:
+        exported.remark("the export has no lanes with findings: the trace is too large")
+        return
+    try:
+        texts = [f"{text},\n" for text in own_tracks(run, zero_ns)]
+    except TraceprofError as error:
+        exported.remark(f"the export has no lanes with findings: {error}")
+        return
+    out.write("".join(texts).encode("utf-8", "replace"))
 
 
 def _trace_header(ranks: Ranks) -> bytes:

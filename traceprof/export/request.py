@@ -22,6 +22,7 @@ class Request:
 
     ``tables`` are the tables of the trace to export; None means all. If ``results`` is not empty,
     export the tables of these analyses instead of the trace. ``ranks`` None means all ranks.
+    ``has_tracks``: a Chrome trace also gets lanes with findings, steps, and idle gaps.
     """
 
     output: Path
@@ -30,6 +31,7 @@ class Request:
     ranks: Collection[int] | None = None
     force: bool = False
     progress: CutProgress = no_progress
+    has_tracks: bool = False
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 _ADDRESS: Final = re.compile(r" (object )?at 0x[0-9a-fA-F]+")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _PYTHON: Final = re.compile(r"/lib(64)?/python3[.\d]*/")
-_LIBRARIES: Final = re.compile(
+LIBRARIES: Final = re.compile(
     r"torch|functorch|triton|numpy|IPython|ipykernel|traitlets|tornado|pluggy|_pytest|debugpy|"
     r"pydevd|abc|argparse|ast|asyncio|bdb|bisect|codecs|collections|concurrent|contextlib|"
     r"contextvars|copy|copyreg|csv|ctypes|dataclasses|datetime|decimal|encodings|enum|"
@@ -53,7 +53,7 @@ def is_function(name: str) -> bool:
 def is_of_program(name: str) -> bool:
     """Return whether a plain name is that of a function of the program."""
     module = _module_of(name)
-    return module != "" and _LIBRARIES.fullmatch(module) is None
+    return module != "" and LIBRARIES.fullmatch(module) is None
 
 
 def is_script(name: str) -> bool:

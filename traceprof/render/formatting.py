@@ -323,6 +323,15 @@ _PER: Final = {
 """The words after the length of a saving's base."""
 
 
+def saving_share(finding: Mapping[str, Any]) -> str:
+    """Return a saving as a share of its base, such as "up to 12.3%"; "" if it is unknown."""
+    template, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
+    if template is None or not base_ns or not finding["saving_ns"] > 0:
+        return ""
+    certainty = template.partition("{}")[0].removeprefix("saves ")
+    return f"{certainty}{format_ratio(finding['saving_ns'] / base_ns)}"
+
+
 def saving_words(finding: Mapping[str, Any]) -> str:
     """Return the saving of a finding with its base, certainty, and range; "" if it is unknown.
 

@@ -17,7 +17,13 @@ from traceprof.render.charts.curves import (
     scaling_charts,
 )
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
-from traceprof.render.charts.memory import memory_chart, memory_script, memory_style
+from traceprof.render.charts.flame import flame_script, flame_style
+from traceprof.render.charts.memory import (
+    memory_chart,
+    memory_flame,
+    memory_script,
+    memory_style,
+)
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.parts import parts_bar
 from traceprof.render.charts.tried import tried_chart, tried_style
@@ -37,6 +43,7 @@ _CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] 
     NODES_NAME: (nodes_chart, nodes_style),
     TRIED: (tried_chart, tried_style),
     MEMORY_NAME: (memory_chart, memory_style),
+    "holders": (memory_flame, flame_style),
 }
 """Functions that return the chart above the tables of a result, and its style."""
 
@@ -149,7 +156,7 @@ def render_html(document: Answered, options: Options, runs: Sequence[Summary] = 
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
     styles += [curves_style()] if pace else []
-    script = memory_script() if MEMORY_NAME in document.results else ""
+    script = memory_script() + flame_script() if MEMORY_NAME in document.results else ""
     return write_document(title, f"{top}<main>{''.join(body)}</main>", styles, script=script)
 
 

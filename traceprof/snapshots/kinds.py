@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.grouping import grouped_by
 from traceprof.model.table import Array, Names, Table
 from traceprof.snapshots.reading import ALLOCATED, NO_STACK, Frame, Stack
 from traceprof.snapshots.replay import BEFORE, Counts, Replay
@@ -36,6 +37,8 @@ TEMPORARY: Final = "temporary"
 BEFORE_ALL: Final = "before the recording"
 UNKNOWN: Final = "unknown"
 
+BELOW: Final = " < "
+"""Separator of the frames of a stack, innermost first."""
 _OPTIMIZER_SPAN: Final = "Optimizer.step#"
 _LIBRARIES: Final = re.compile(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|^<frozen|\.so(?:\.|$)"
@@ -65,6 +68,8 @@ _MAKING_FUNCTIONS: Final = frozenset(
 _MAKING_FILES: Final = re.compile(r"[/\\]torch[/\\]nn[/\\](?:modules[/\\]\w+|init|parameter)\.py$")
 _BASE_MODULES: Final = frozenset({"module", "container"})
 _MAX_FRAMES: Final = 12
+_MAX_STACK_FRAMES: Final = 60
+_FORWARDING: Final = frozenset({"_call_impl", "_wrapped_call_impl"})
 
 
 class Phase(StrEnum):
@@ -84,8 +89,9 @@ class Origin:
     """Where an allocation came from; "" if the stack does not show it.
 
     ``place`` is the innermost line outside of libraries. ``operator`` is an ATen operator or an
-    autograd node. ``module`` is the type of the layer that was called. ``calls`` lists the Python
-    frames, innermost first.
+    autograd node. ``module`` is the type of the layer that was called. ``calls`` lists the 12
+    innermost Python frames, innermost first. ``frames`` lists up to 60, without those that only
+    forward the call of a layer.
     """
 
     phase: Phase
@@ -93,9 +99,10 @@ class Origin:
     operator: str
     module: str
     calls: str
+    frames: str
 
 
-NOWHERE: Final = Origin(Phase.UNKNOWN, "", "", "", "")
+NOWHERE: Final = Origin(Phase.UNKNOWN, "", "", "", "", "")
 
 
 _KIND_BY_PHASE: Final = {Phase.COMMUNICATION: COMMUNICATION, Phase.WORKSPACE: WORKSPACES}
@@ -120,14 +127,32 @@ def origin_of(stack: Stack) -> Origin:
     node = next((found[1] for frame in stack if (found := _NODE.search(frame.name))), "")
     operators = [found[1] for frame in stack if (found := _OPERATOR.match(frame.name))]
     operator = node or (f"aten::{operators[-1]}" if operators else "")
+    own = [frame for frame in python if frame.name not in _FORWARDING]
     modules = [found[1] for frame in python if (found := _MODULE.search(frame.file))]
     return Origin(
         _phase_of(stack, python),
         "" if user_frame is None else _format_frame(user_frame),
         operator,
         next((name for name in modules if name not in _BASE_MODULES), ""),
-        " < ".join(map(_format_frame, python[:_MAX_FRAMES])),
+        BELOW.join(map(_format_frame, python[:_MAX_FRAMES])),
+        BELOW.join(map(_format_frame, own[:_MAX_STACK_FRAMES])),
     )
+
+
+def with_origins(lives: Table, origins: Sequence[Origin]) -> Table:
+    """Return ``lives`` with the text columns of their origins."""
+    stack = lives["stack"]
+    names = ("place", "operator", "module", "calls", "frames")
+    return lives.assign(
+        **{name: Names.coded([getattr(one, name) for one in origins], stack) for name in names}
+    )
+
+
+def stack_rows(placed: Table) -> list[dict[str, Any]]:
+    """Return a row per kind, stack, and operator of allocations, the largest memory first."""
+    keys, groups = grouped_by(placed, "kind", "frames", "operator")
+    held = {"held_bytes": groups.sums(placed["size_bytes"]), "allocations_count": groups.counts}
+    return keys.assign(**held).in_order("-held_bytes", "kind", "frames", "operator").rows()
 
 
 def _phase_of(stack: Stack, python: list[Frame]) -> Phase:

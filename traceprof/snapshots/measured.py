@@ -17,16 +17,24 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
 from traceprof.snapshots import MEMORY_NAME
 from traceprof.snapshots.advice import advice_note, advice_rows
-from traceprof.snapshots.kinds import ascending, find_origins, kinds_of, optimizer_spans
+from traceprof.snapshots.kinds import (
+    ascending,
+    find_origins,
+    kinds_of,
+    optimizer_spans,
+    stack_rows,
+    with_origins,
+)
 from traceprof.snapshots.reading import LIVE, DeviceMemory, read_snapshot, unpacked_bytes
 from traceprof.snapshots.replay import BEFORE, Replay, out_of_memory, replay, unaccounted_bytes
-from traceprof.snapshots.specs import ABOUT, COLUMNS, KINDS, SPECS
+from traceprof.snapshots.specs import ABOUT, COLUMNS, KINDS, SPECS, STACKS
 from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
 
 _MAX_POINTS: Final = 600
 _MIN_REPORTED_RATIO: Final = 0.0005
 """Smallest share that is reported; a smaller one would be printed as 0.0%."""
 _MAX_ADVICE: Final = 3
+_ROWS: Final = (*SPECS, STACKS)
 _PEAK, _RAN_OUT, _END = "at the peak", "when memory ran out", "at the end"
 _MIN_STEPS_OF_GROWTH: Final = 3
 _MIN_RESERVED_FACTOR: Final = 1.25
@@ -105,13 +113,16 @@ def memory(paths: Sequence[Path]) -> Comparison:
     most_bytes = _MIN_LIMIT_BYTES + _LIMIT_BYTES_PER_BYTE * max(sizes, default=0)
     with Limited(_measure_each, list(paths), most_bytes=most_bytes) as reader:
         found = [_answer(reader, *measured) for measured in zip(paths, sizes, strict=True)]
-    rows = {name: [row for measured in found for row in measured.rows[name]] for name in SPECS}
+    rows = {name: [row for measured in found for row in measured.rows[name]] for name in _ROWS}
     results = {
         name: Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(rows[name])})
         for name, spec in SPECS.items()
         if rows[name] or name == MEMORY_NAME
     }
     curves = [curve for measured in found for curve in measured.curves]
+    if "holders" in results:
+        table = results["holders"].spec.tables[1].of_rows(rows[STACKS])
+        results["holders"] = results["holders"].with_table(table, STACKS)
     if curves:
         results[MEMORY_NAME] = results[MEMORY_NAME].with_table(Table.stacked(curves), "curve")
     verdict = tuple(note for measured in found for note in measured.verdict)
@@ -145,7 +156,7 @@ def _measure_each(_parts: Iterator[Any], paths: Sequence[Path]) -> Iterator[_Mea
 
 
 def _measure(devices: Sequence[_Device]) -> _Measured:
-    found = _Measured({name: [] for name in SPECS}, [], [], [])
+    found = _Measured({name: [] for name in _ROWS}, [], [], [])
     for device in devices:
         rows = _device_rows(device)
         for name, result_rows in rows.items():
@@ -157,15 +168,17 @@ def _measure(devices: Sequence[_Device]) -> _Measured:
 
 
 def _device_rows(device: _Device) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SPECS}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _ROWS}
     rows[MEMORY_NAME] = [_device_row(device)]
     for when, event in device.instants().items():
         alive = device.alive_at(event)
         rows["kinds"] += _kind_rows(device, when, alive)
         rows["holders"] += _holder_rows(device, when, alive)
+        stacks = stack_rows(with_origins(alive, device.origins))
+        rows[STACKS] += [device.keys | {"when": when} | row for row in stacks]
     rows["steps"] = _step_rows(device)
     rows["growth"] = _growth_rows(device, rows["steps"])
-    placed = _with_origins(device, device.lives)
+    placed = with_origins(device.lives, device.origins)
     steps_end = np.array(_last_events_of_steps(device), np.int64)
     rows["advice"] = [device.keys | row for row in advice_rows(device.replayed, placed, steps_end)]
     return rows
@@ -218,23 +231,11 @@ def _kind_rows(device: _Device, when: str, alive: Table) -> list[dict[str, Any]]
     return found
 
 
-def _with_origins(device: _Device, lives: Table) -> Table:
-    """Return ``lives`` with the text columns of their origins."""
-    stack = lives["stack"]
-    names = ("place", "operator", "module", "calls")
-    return lives.assign(
-        **{
-            name: Names.coded([getattr(origin, name) for origin in device.origins], stack)
-            for name in names
-        }
-    )
-
-
 def _holder_rows(device: _Device, when: str, alive: Table) -> list[dict[str, Any]]:
     """Return a row per kind, source line, operator, and module, the largest memory first."""
     if not len(alive):
         return []
-    placed = _with_origins(device, alive)
+    placed = with_origins(alive, device.origins)
     by = ("kind", "place", "operator", "module")
     _, groups = grouped_by(placed, *by)
     sizes = groups.sums(placed["size_bytes"])
@@ -296,7 +297,7 @@ def _growth_rows(device: _Device, steps: Sequence[dict[str, Any]]) -> list[dict[
     start = device.lives["start"]
     # Memory of the last step may be freed in the next one, which was not recorded.
     stays = (start > ends[0]) & (start <= ends[-2]) & (device.lives["end"] > ends[-1])
-    placed = _with_origins(device, device.lives.take(stays))
+    placed = with_origins(device.lives.take(stays), device.origins)
     if not len(placed):
         return []
     step = np.searchsorted(ends, placed["start"])

@@ -68,6 +68,8 @@ BY_KIND: Final = ResultSpec.of(
     derived allocations_count: number of allocations
     """,
 )
+STACKS: Final = "stacks"
+"""Name of the table of stacks, which flame graphs are drawn from."""
 HOLDERS: Final = ResultSpec.of(
     "table holders: memory by source line, largest first; the rows of each point in time add up "
     "to the total",
@@ -83,6 +85,17 @@ HOLDERS: Final = ResultSpec.of(
     derived allocations_count: number of allocations
     derived largest_bytes: size of the largest allocation
     derived calls: Python frames, innermost first
+    """,
+    f"table {STACKS}: memory by category, stack, and operator, largest first; the rows of each "
+    "point in time add up to the total",
+    _KEYS,
+    """
+    key when: at the peak, when memory ran out, or at the end
+    key kind: memory category
+    key frames: Python frames, innermost first; "" if no stack was recorded
+    key operator: ATen operator, or node of the backward pass
+    derived held_bytes: allocated memory, as requested
+    derived allocations_count: number of allocations
     """,
 )
 STEPS: Final = ResultSpec.of(

@@ -12,12 +12,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
+from tests.render.figures import flames_in
 from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.results import Result, Unit
+from traceprof.model.trace import Trace
 from traceprof.render.report.compared import _bars_of_causes, delta
+from traceprof.render.report.pair import pair_flame, typical_pair
+from traceprof.render.timeline.beside import (
+    SideBySideTimeline,
+    TimelineSide,
+    encode_side_by_side,
+)
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -93,3 +102,62 @@ def test_a_kind_that_is_its_name_is_said_once() -> None:
     assert bar["label"].split().count("data") == 1
     (bar,) = _compared(("load", "data", "idle", 1_000_000))
     assert bar["label"].endswith("data load")
+
+
+def _beside(*traces: Trace) -> SideBySideTimeline:
+    return encode_side_by_side(
+        [TimelineSide(name, name, t) for name, t in zip("AB", traces, strict=True)]
+    )
+
+
+def test_the_pair_of_steps_is_the_most_typical_of_both_sides() -> None:
+    """Steps of 10 ms; those of the new run from step 2 on take 2 ms more."""
+    beside = _beside(steps_of_ten(0, n_steps=5), steps_of_ten(3, 2, n_steps=5))
+    pair = typical_pair(beside)
+    assert pair
+    assert pair.label == "step 2"
+    assert pair.spans == ((20 * MS, 30 * MS), (23 * MS, 35 * MS))
+    # The axis begins with the 3 ms before the first step; slots are 10, 10 and 12 ms wide.
+    assert f"&mark={23 * MS}..{35 * MS}" in pair.address
+
+
+def test_recordings_without_steps_are_the_pair() -> None:
+    trace = TraceBuilder().device(0, "H100").kernel("k", MS, 3 * MS).build()
+    pair = typical_pair(_beside(trace, trace))
+    assert pair
+    assert pair.label == "both recordings"
+
+
+def test_the_flame_graph_of_a_pair_has_the_times_of_both_steps() -> None:
+    beside = _beside(steps_of_ten(0), steps_of_ten(3, 2))
+    pair = typical_pair(beside)
+    assert pair
+    (flame,) = flames_in(pair_flame(beside, pair))
+    forward = flame["names"].index("forward")
+    (host,) = (measure for measure in flame["measures"] if measure["title"] == "CPU time")
+    assert (host["base"][forward], host["values"][forward]) == (5 * MS, 7 * MS)
+
+
+@pytest.mark.chromium
+def test_every_row_of_a_change_leads_to_both_steps(
+    tmp_path: Path, open_page: Callable[..., OpenPage]
+) -> None:
+    for name, slower_ms in (("base", 0), ("new", 2)):
+        write_nsys(steps_of_ten(5, slower_ms), tmp_path / f"{name}.sqlite")
+    page = tmp_path / "page.html"
+    traces = [str(tmp_path / f"{name}.sqlite") for name in ("base", "new")]
+    done = CliRunner().invoke(app, ["compare", *traces, "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    opened = open_page(page.read_text("utf-8"))
+    rows = opened.page.locator("#difference tbody tr")
+    assert rows.count() > 0
+    assert rows.filter(has=opened.page.locator("a[href^='#at=']")).count() == rows.count()
+    opened.page.locator("#flame").get_by_role("link").click()
+    shown = "[traceprof.t0, traceprof.t1]"
+    Reader(opened).until(f"{shown}[1] - {shown}[0] < {20 * MS}")
+    start, end = opened.js(shown)
+    assert start < 25 * MS < 37 * MS < end
+    opened.page.locator("#flame .boxes button", has_text="forward").first.click()
+    opened.page.get_by_role("button", name="Find in the timeline").click()
+    Reader(opened).until("document.querySelector('.search .note').textContent.includes('event')")
+    assert opened.complaints == []

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import Plan, make_trace_of
-from tests.render.figures import figures_in, traces_in
+from tests.render.figures import figures_in, flames_in, traces_in
 from tests.running import run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
@@ -193,12 +193,16 @@ def test_a_tree_is_as_wide_as_the_device_time_inside() -> None:
     }
     assert nodes["model › b"]["host_ns"] == 800 * US
     assert nodes["model › b › a"]["count"] == 2
-    (figure,) = figures_in(tree_figure(result, _around(trace))).values()
-    device, host = figure["data"]
-    assert device["labels"] == ["GPU time", "model", "b", "a", "a"]
-    assert device["values"] == [500 * US, 500 * US, 400 * US, 400 * US, 100 * US]
-    assert device["parents"] == ["", "all", "0", "1", "0"]
+    (flame,) = flames_in(tree_figure(result, _around(trace)))
+    device, host = flame["measures"]
+    boxes = {"all": -1, "model": 0, "a": 1, "b": 1}
+    assert dict(zip(flame["names"][:4], flame["parents"][:4], strict=True)) == boxes
+    assert (flame["names"][4], flame["names"][flame["parents"][4]]) == ("a", "b")
+    values = dict(zip(flame["names"][:4], device["values"][:4], strict=True))
+    assert values == {"all": 500 * US, "model": 500 * US, "b": 400 * US, "a": 100 * US}
+    assert device["values"][4] == 400 * US
     assert host["values"][1] == 1_800 * US
+    assert [measure["title"] for measure in flame["measures"]] == ["GPU time", "CPU time"]
 
 
 def test_idle_time_stands_by_the_length_of_its_gaps() -> None:

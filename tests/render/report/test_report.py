@@ -28,14 +28,17 @@ from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.render.briefing import briefing_of
+from traceprof.render.briefing import briefing_of, findings_for_people
+from traceprof.render.formatting import capitalized
 from traceprof.render.palette import HEAT, category_of
 from traceprof.render.registry import Options, render
 from traceprof.render.report.charts import peer_matrix
+from traceprof.render.report.opening import key_figures_html
 from traceprof.render.report.render import render_report
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
 from traceprof.session.verdict import Verdict
+from traceprof.units import format_ratio
 
 ALL = list(analysis_names())
 VERDICT = Note.of("A step of {step:ns} is the first sentence.", step=1_000_000)
@@ -121,7 +124,8 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     assert "H100" in words.workload
     assert words.answer.startswith("GPU-bound, partly host-bound. ")
     assert "GPU time per step of 1.00 ms: " in words.answer
-    text = unescape(re.sub(r"<[^>]+>", " ", html[html.index("<h1>") : html.index("<footer>")]))
+    body = re.sub("</?code>", "`", html[html.index("<h1>") : html.index("<footer>")])
+    text = unescape(re.sub(r"<[^>]+>", " ", body))
     said = " ".join(text.split())
     window = f"Window {words.window} {words.times}"
     told = [words.workload_line, window, *words.notes, words.answer]
@@ -130,6 +134,34 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     in_terminal = " ".join(render("text", document, Options(width=10_000)).split())
     assert words.answer in in_terminal
     assert all(text in in_terminal for _, text in words.remarks)
+
+
+def test_the_page_opens_with_step_time_bottleneck_and_largest_saving() -> None:
+    trace = _training()
+    document = page(run_of(Ranks.of(trace)))
+    html = render_report(document, trace, Options(title="report")).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    figures = html[html.index('<div class="key-numbers">') : html.index('<p class="answer">')]
+    numbers = re.findall(r"<b>(.*?)</b>", figures)
+    labels = re.findall(r'<a href="#(\w+)">(.*?)</a>', figures)
+    assert document.verdict
+    assert numbers[:2] == ["1.00 ms", capitalized(document.verdict.bound_by)]
+    assert labels[:2] == [("steps", "Step time"), ("verdict", "Bottleneck")]
+    shares = [
+        row["saving_ns"] / row["base_ns"]
+        for row in findings_for_people(document.results["findings"])
+        if row["base_ns"] and row["saving_ns"] > 0
+    ]
+    assert numbers[2].endswith(format_ratio(max(shares)))
+    assert labels[2][1].startswith("Largest saving: ")
+
+
+def test_what_is_unknown_has_no_large_number() -> None:
+    builder = TraceBuilder()
+    builder.range("load", 0, 2_000_000).range("work", 2_000_000, 10_000_000)
+    document = page(run_of(Ranks.of(builder.build())))
+    assert key_figures_html(document) == ""
 
 
 def test_a_slow_step_has_the_command_that_explains_it() -> None:

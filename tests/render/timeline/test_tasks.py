@@ -55,6 +55,33 @@ def test_an_operator_lists_what_it_launched_and_not_what_ran_meanwhile(open_page
     assert reader.table("Launched by") == {}
 
 
+def _stacks() -> Trace:
+    """Main calls a layer of torch, which launches a kernel; autograd's thread launches another."""
+    builder = TraceBuilder().device(0, "H100")
+    builder.function("train.py(3): main", 0, 10 * MS)
+    builder.function("model/attention.py(42): forward", MS, 3 * MS)
+    builder.function("torch/nn/modules/linear.py(134): forward", MS, 2 * MS)
+    builder.function("<built-in function linear>", MS, 2 * MS)
+    builder.kernel("mm", 4 * MS, 5 * MS, launched_ns=(1_200_000, 1_210_000))
+    builder.function("torch/autograd/__init__.py(1): backward", 5 * MS, 9 * MS)
+    builder.kernel("dmm", 8 * MS, 9 * MS, launched_ns=(6 * MS, 6_010_000), thread=77)
+    return builder.build()
+
+
+@pytest.mark.chromium
+def test_a_kernel_shows_the_line_of_the_program_that_asked_for_it(open_page: Open) -> None:
+    reader = Reader(open_page(render_timeline(_stacks(), title="stacks")))
+    reader.page.show_all()
+    reader.click_at(4.5 * MS, "Stream 7")
+    assert reader.title == "mm"
+    assert reader.facts["source line"] == "model/attention.py(42): forward"
+    reader.click_at(8.5 * MS, "Stream 7")
+    assert reader.title == "dmm"
+    assert reader.facts["source line (waiting thread)"] == "train.py(3): main"
+    reader.page.page.get_by_role("button", name="train.py(3): main").first.click()
+    assert reader.title == "train.py(3): main"
+
+
 @pytest.mark.chromium
 def test_a_search_for_a_rank_leads_to_its_device(open_page: Open) -> None:
     trace = make_trace_of(Plan(n_ranks=24, n_steps=3))

@@ -312,7 +312,9 @@ def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
 
 PHASES: Final = ("X", "i")
 _READ_CATEGORIES: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
-IGNORED_CATEGORIES: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
+OWN_CATEGORY: Final = "traceprof"
+"""Category of the lanes that `traceprof export` adds: findings, steps, and idle gaps."""
+IGNORED_CATEGORIES: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation", OWN_CATEGORY))
 """Unread categories that repeat others, or show how the program was called."""
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.table import Array, Table
+from traceprof.render.charts.flame import FlameMeasure, flame_graph, table_of_leaves
 from traceprof.render.charts.svg import (
     Axis,
     chart_style,
@@ -26,6 +27,8 @@ from traceprof.render.charts.svg import (
 )
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import round_text
+from traceprof.snapshots.kinds import BELOW
+from traceprof.snapshots.specs import STACKS
 
 _WIDTH, _HEIGHT = 960, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 12, 40
@@ -65,6 +68,30 @@ def memory_chart(result: Result) -> str:
         for number, rows in split_by(snapshot_rows, "device")
         if len(rows) > 1
     )
+
+
+def memory_flame(holders: Result) -> str:
+    """Draw the memory of each GPU by category, stack, and operator, at each time of the result."""
+    table = holders.tables.get(STACKS)
+    if table is None or table.empty:
+        return ""
+    moments: dict[str, int] = {}
+    leaves = []
+    for row in table.rows():
+        title = f"{row['snapshot']}, GPU {row['device']}, {row['when']}"
+        column = f"bytes_{moments.setdefault(title, len(moments))}"
+        names = (row["kind"], *reversed(row["frames"].split(BELOW)), row["operator"])
+        leaves.append(([*filter(None, names)], {column: row["held_bytes"]}))
+    measures = [
+        FlameMeasure(title, "bytes", f"bytes_{number}") for number, title in enumerate(moments)
+    ]
+    return flame_graph(table_of_leaves(leaves), "GPU memory by source line", measures, _ABOUT_FLAME)
+
+
+_ABOUT_FLAME: Final = (
+    "The width of a box is the allocated memory, as requested. Below each category are the source "
+    "lines from the outermost to the innermost, then the operator."
+)
 
 
 def _draw_device(title: str, rows: Table) -> str:

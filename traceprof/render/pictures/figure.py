@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
@@ -82,6 +83,25 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     def write_html(self, *args: Any, **options: Any) -> None:
         """Write the HTML page that plotly writes, without the upload button."""
         super().write_html(*args, **({"config": _CONFIG} | options))
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookPage:
+    """A whole page, such as the interactive timeline, that a notebook shows in a frame.
+
+    ``html`` is the page. It can also be written to a file.
+    """
+
+    html: str
+    title: str
+    height: int
+
+    def __repr__(self) -> str:
+        return f"<timeline {self.title}>"
+
+    def _repr_html_(self) -> str:
+        title, page = (escape(text, quote=True) for text in (self.title, self.html))
+        return _FRAME.format(title=title, page=page, height=self.height)
 
 
 def _page(figure: go.Figure, height: int) -> str:

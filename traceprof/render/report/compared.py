@@ -19,6 +19,7 @@ from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.curves import curves_style, pace_chart
 from traceprof.render.charts.figure import figures_script
+from traceprof.render.charts.flame import flame_script, flame_style
 from traceprof.render.charts.roofline import roofline_of_two_runs
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_sentence, html_text, plain_text
@@ -27,6 +28,8 @@ from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, wri
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
+from traceprof.render.report.opening import figures_html
+from traceprof.render.report.pair import StepPair, pair_flame, typical_pair
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.timeline.beside import SideBySideTimeline
 from traceprof.render.timeline.render import timeline_fragment
@@ -58,10 +61,8 @@ nav.across a { padding: 0; }
 .chart .break { fill: var(--card); }
 .chart .base { fill: #5d6b7e; } .chart .new { fill: var(--accent); }
 .chart text.value { fill: var(--fg); }
-.figures .figure b { display: block; font-size: 17px; white-space: nowrap; }
-.figures .figure > span:last-child { display: block; color: var(--muted); font-size: 12.5px; }
-.figures { display: grid; gap: 10px 18px; margin-top: 12px; }
-.figures { grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); }
+.verdict + .key-numbers { margin-top: 14px; }
+.key-number b { font-size: 17px; white-space: nowrap; }
 .delta { font-size: 12.5px; font-weight: 600; }
 .delta.worse { color: #c2410c; } .delta.better { color: #15803d; }
 [data-theme="dark"] .delta.worse { color: #fb923c; }
@@ -279,7 +280,8 @@ def render_compared(
     """Return one HTML page that needs no other file and no network.
 
     ``beside`` holds the timelines of both runs. With it, the row of a kernel links to the longest
-    execution of that kernel in the timeline. ``runs`` are logs, whose pace is drawn.
+    execution of that kernel in the timeline, and each other row of a change to a typical pair of
+    steps. ``runs`` are logs, whose pace is drawn.
 
     Raises:
         UsageError: a column that was chosen is in no table.
@@ -288,14 +290,15 @@ def render_compared(
     rows = options.rows or _DEFAULT_ROWS
     answer = "".join(f"<p>{html_sentence(sentence)}</p>" for sentence in head.sentences)
     warnings = html_list([*head.warnings, *head.remarks])
-    link = None if beside is None else _kernel_links(beside)
+    pair = None if beside is None else typical_pair(beside)
+    link = None if beside is None else _links(beside, pair)
     # The page embeds plotly.js only together with a timeline.
     roofline = "" if beside is None else roofline_of_two_runs(found.results)
     cards = [
         card("answer", "Result", f'<div class="verdict">{answer}</div>{_main_numbers(found)}'),
         *_charts(found),
         *([card("pace", "Pace", pace)] if (pace := pace_chart(runs) if runs else "") else []),
-        *_timelines(beside),
+        *_timelines(beside, pair),
         *([card("roofline", "Roofline of base and new", roofline)] if roofline else []),
         *([card("known", WARNINGS_TITLE, warnings)] if warnings else []),
         *(
@@ -316,47 +319,52 @@ def render_compared(
     )
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
     fragment = None if beside is None else timeline_fragment(beside.packed, is_embedded=True)
-    script = figures_script() if roofline else ""
+    script = (figures_script() if roofline else "") + flame_script()
     return write_document(
         title,
         body,
-        (category_style(), style, _STYLE, curves_style() if pace else ""),
+        (category_style(), style, flame_style(), _STYLE, curves_style() if pace else ""),
         fragment,
         script,
     )
 
 
 _KERNEL: Final = "kernel"
+_OF_CHANGES: Final = ("difference", "kernels")
+"""Results whose rows are changes of a step."""
 _MAX_NAME_LETTERS: Final = 600
 """The summary of a run keeps this many letters of a kernel name."""
 
 
-def _timelines(beside: SideBySideTimeline | None) -> Iterator[str]:
-    """Yield the card with both timelines; nothing if the page has no timelines."""
+def _timelines(beside: SideBySideTimeline | None, pair: StepPair | None) -> Iterator[str]:
+    """Yield the cards with both timelines and the flame graph; nothing without timelines."""
     if beside is None:
         return
     notes = " · ".join(map(html_text, beside.notes))
     drawn = timeline_fragment(beside.packed, is_embedded=True).html
     html = f'<p class="note">{beside.subtitle}</p>{drawn}<p class="note">{notes}</p>'
     yield card("timeline", "Timelines of base and new, aligned by step", html)
+    if pair is not None and (flame := pair_flame(beside, pair)):
+        shown = f'<p class="note"><a href="{pair.address}">Show {html_text(pair.label)}</a></p>'
+        yield card("flame", f"Differential flame graph: {pair.label}", flame + shown)
 
 
-def _kernel_links(beside: SideBySideTimeline) -> Link:
-    """Return a function that gives the address of the longest execution of a row's kernel.
+def _links(beside: SideBySideTimeline, pair: StepPair | None) -> Link:
+    """Return a function that gives the address of a row.
 
-    The new side comes first, then the base. The address is None if neither side has the kernel.
+    A kernel leads to its longest execution: the new side comes first, then the base. Another row,
+    and a kernel that the page lacks, leads to the pair of steps.
     """
     longest = [_longest_executions(side.trace.within(side.span)) for side in beside.sides]
 
     def link(row: Row) -> str | None:
-        if row.get("kind", _KERNEL) != _KERNEL:
-            return None
-        names = (row.get("base_name") or row["name"], row["name"])
-        for side in (1, 0):
+        names = str(row.get("base_name") or row.get("name")), str(row.get("name"))
+        is_kernel = row.get("kind", _KERNEL) == _KERNEL
+        for side in (1, 0) if is_kernel else ():
             times = longest[side].get(names[side])
-            if times is not None:
-                return beside.address(side, *times) or None
-        return None
+            if times is not None and (address := beside.address(side, *times)):
+                return address
+        return None if pair is None else pair.address
 
     return link
 
@@ -388,8 +396,9 @@ def _tables(section: Section, rows: int, link: Link | None) -> Iterator[str]:
     result = section.result
     for table in (section.table, *section.more):
         if len(table):
-            table_link = link if table.name in ("kernels", "causes") else None
-            yield html_table(table, table.about or section.name, rows, table_link, "name")
+            table_link = link if result.name in _OF_CHANGES else None
+            leading = "name" if table.has("name") else table.columns[0].name
+            yield html_table(table, table.about or section.name, rows, table_link, leading)
     yield html_list(sentences(result.notes))
 
 
@@ -400,16 +409,13 @@ def _main_numbers(found: Comparison) -> str:
         if result in found.results:
             rows = {row["measure"]: row for row in found.results[result].table.rows()}
             shown += [_number(rows[name], label) for name, label in labels.items() if name in rows]
-    return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
+    return figures_html(shown)
 
 
 def _number(row: Any, label: str) -> str:
     unit = Unit(row["unit"]) if row["unit"] in _UNITS else Unit.NUMBER
     base, new = (html_text(value_text(unit, row[side])) for side in ("base", "new"))
-    return (
-        f'<div class="figure"><b>{base} → {new}</b> {delta(row, unit)} '
-        f"<span>{html_text(label)}</span></div>"
-    )
+    return f"<b>{base} → {new}</b> {delta(row, unit)} <span>{html_text(label)}</span>"
 
 
 def delta(row: Any, unit: Unit) -> str:

@@ -6,21 +6,17 @@ nothing to draw. An element that stands for a time span links to it in the page'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from traceprof.measures.compute.rates import longest_executions
 from traceprof.measures.device.memory import memory_over_time
-from traceprof.measures.host.tree import BETWEEN
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
-from traceprof.model.table import Table
 from traceprof.model.table import is_known as are_known
 from traceprof.model.tables import ABSENT
 from traceprof.names.kernels import short_name
-from traceprof.names.ranges import phase_of
 from traceprof.render.charts.figure import (
     MOST_LINES,
     choice,
@@ -29,10 +25,11 @@ from traceprof.render.charts.figure import (
     note,
     scale_of,
 )
+from traceprof.render.charts.flame import FlameMeasure, flame_graph
 from traceprof.render.charts.roofline import name_of_point, roofline_figure
 from traceprof.render.escape import plotly_text
 from traceprof.render.formatting import process_label, round_text
-from traceprof.render.palette import CATEGORY_INDEX, PART_STYLES
+from traceprof.render.palette import PART_STYLES
 from traceprof.render.report.places import PageContext
 from traceprof.units import format_count, format_duration
 
@@ -171,86 +168,20 @@ def durations_figure(durations: Result, _: PageContext) -> str:
     return figure + note(f"Histogram of the durations of each kernel. Each bin is 9% wide.{more}")
 
 
-_MAX_NODES: Final = 400
+_ABOUT_TREE: Final = (
+    "The width of a box is the GPU time launched from it, or its CPU time. The parent is above "
+    "its children. Click a box to zoom in; click a box above it to zoom out. Colors show modules."
+)
+_TREE_MEASURES: Final = (
+    FlameMeasure("GPU time", "ns", "device_ns"),
+    FlameMeasure("CPU time", "ns", "host_ns"),
+)
 
 
 def tree_figure(tree: Result, _: PageContext) -> str:
-    """Return a flame graph of nested ranges or operators, by GPU time or CPU time."""
-    times = {"device_ns": "GPU time", "host_ns": "CPU time"}
-    shown = {
-        column: title
-        for column, title in times.items()
-        if column in tree.table and tree.table[column].any()
-    }
-    if tree.table.empty or not shown:
-        return ""
-    traces = [
-        {**_icicle(tree.table, column, title), "visible": place == 0}
-        for place, (column, title) in enumerate(shown.items())
-    ]
-    depth = min(int(tree.table["depth"].max()) + 2, 12)
-    menu: dict[str, Any] = choice(list(shown.values()), [1] * len(shown))
-    figure = figure_html(
-        traces,
-        "Flame graph of Python functions"
-        if tree.name == "function-stacks"
-        else "Flame graph of ranges or operators",
-        height=60 + 34 * depth,
-        margin={"l": 8, "r": 8, "t": 44, "b": 8},
-        uniformtext={"minsize": 9, "mode": "hide"},
-        **menu,
-    )
-    return figure + note(
-        "The width of a box is the GPU time launched from it, or its CPU time. The parent is "
-        "above its children. Click a box to zoom in; click the top box to zoom out."
-    )
-
-
-def _icicle(table: Table, column: str, title: str) -> dict[str, Any]:
-    """Return a plotly icicle trace of the nodes with the most time in ``column``."""
-    table = table.in_order(f"-{column}", "depth", "path").head(_MAX_NODES)
-    table = table.take(table[column] > 0)
-    paths = table["path"].tolist()
-    parents = [path.rpartition(BETWEEN)[0] for path in paths]
-    ids = {path: str(number) for number, path in enumerate(paths)}
-    values = table[column].tolist()
-    total = sum(value for value, parent in zip(values, parents, strict=True) if not parent)
-    names = table["name"].tolist()
-    return {
-        "type": "icicle",
-        "name": title,
-        "ids": ["all", *(ids[path] for path in paths)],
-        "labels": [title, *(plotly_text(name, 80) for name in names)],
-        "parents": ["", *(ids.get(parent, "all") for parent in parents)],
-        "values": [total, *values],
-        "branchvalues": "total",
-        "tiling": {"orientation": "v"},
-        "pathbar": {"visible": False},
-        "marker": {
-            "colors": ["var(--line)", *_phase_colors(paths, names)],
-            "line": {"width": 1, "color": "var(--card)"},
-        },
-        "text": [format_duration(value) for value in (total, *values)],
-        "textinfo": "label+text",
-        "customdata": ["", *(format_count(n) for n in table["count"].tolist())],
-        "hovertemplate": "%{label}: %{text}, %{customdata}×<extra></extra>",
-        "sort": False,
-    }
-
-
-def _phase_colors(paths: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Yield the color of each node: that of its phase, or of its parent if its name has none.
-
-    ``paths`` lists parents before their children.
-    """
-    colors: dict[str, str] = {}
-    for path, name in zip(paths, names, strict=True):
-        phase = phase_of(name, "")
-        category = f"range_{phase}" if phase else ""
-        if category not in CATEGORY_INDEX:
-            category = colors.get(path.rpartition(BETWEEN)[0], "range")
-        colors[path] = category
-        yield f"var(--{category})"
+    """Return a flame graph of nested ranges, operators, or functions, by GPU time or CPU time."""
+    kind = "Python functions" if tree.name == "function-stacks" else "ranges or operators"
+    return flame_graph(tree.table, f"Flame graph of {kind}", _TREE_MEASURES, _ABOUT_TREE)
 
 
 def idle_figure(idle: Result, _: PageContext) -> str:

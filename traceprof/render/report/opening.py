@@ -6,7 +6,7 @@ It uses the same sentences as the page in the terminal.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +17,15 @@ from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import NOT_CHECKED, Briefing, findings_for_people
 from traceprof.render.charts.parts import parts_bar
 from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
-from traceprof.render.formatting import process_label, saving_words, sentences, value_text
+from traceprof.render.formatting import (
+    capitalized,
+    process_label,
+    saving_share,
+    saving_words,
+    sentence_value,
+    sentences,
+    value_text,
+)
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
 from traceprof.render.shown import Row
 from traceprof.session.answer import Document
@@ -41,8 +49,36 @@ def heading_html(document: Document, briefing: Briefing) -> str:
     )
 
 
+def key_figures_html(document: Document) -> str:
+    """Return step time, bottleneck, and largest saving in large letters, as far as known."""
+    findings, verdict = document.results.get("findings"), document.verdict
+    if verdict is None:
+        return ""
+    figures = [
+        (sentence_value(Unit.NS, note.values["step"]), note.text.partition(" {")[0], "steps")
+        for note in verdict.pace[:1]
+    ]
+    if verdict.bound_by:
+        figures.append((capitalized(verdict.bound_by), "Bottleneck", "verdict"))
+    rows = [row for row in (findings_for_people(findings) if findings else ()) if saving_share(row)]
+    if rows:
+        row = max(rows, key=lambda row: row["saving_ns"] / row["base_ns"])
+        title = f"Largest saving: {value_text(Unit.TEXT, row['title'])}"
+        figures.append((saving_share(row), title, "findings"))
+    return figures_html(
+        f'<b>{html_text(value)}</b> <span><a href="#{section}">{html_text(label, 160)}</a></span>'
+        for value, label, section in figures
+    )
+
+
+def figures_html(contents: Iterable[str]) -> str:
+    """Return large numbers side by side; ``contents`` is the HTML of each. "" if there are none."""
+    shown = "".join(f'<div class="key-number">{content}</div>' for content in contents)
+    return f'<div class="key-numbers">{shown}</div>' if shown else ""
+
+
 def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
-    """Return the verdict as sentences and a bar, then remarks; "" if nothing is known.
+    """Return the main numbers, the verdict, a bar, and remarks; "" if nothing is known.
 
     What was not checked follows the findings. ``advice`` is HTML with the findings for the first
     page of a printout.
@@ -52,17 +88,19 @@ def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
     text = "".join(f'<p class="answer">{html_sentence(line)}</p>' for line in lines)
     remarks = _remarks(briefing, are_checked=True)
     made_of = "".join(
-        f'<p class="note">{html_sentence(sentence)}</p>' for sentence in briefing.made_of
+        f'<p class="note of">{html_sentence(sentence)}</p>' for sentence in briefing.made_of
     )
-    return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
+    bar = parts_bar(parts) if parts else ""
+    return f"{key_figures_html(document)}{text}{bar}{advice}{made_of}{remarks}"
 
 
 def _remarks(briefing: Briefing, *, are_checked: bool) -> str:
     """Return the remarks of the page, or those on what was not checked."""
+    shown = [remark for remark in briefing.remarks if (remark[0] != NOT_CHECKED) == are_checked]
     items = "".join(
-        f"<dt>{html_text(label)}</dt><dd>{html_text(remark)}</dd>"
-        for label, remark in briefing.remarks
-        if (label != NOT_CHECKED) == are_checked
+        f"<dt>{html_text(label)}</dt>"
+        + "".join(f"<dd>{html_prose(text)}</dd>" for own, text in shown if own == label)
+        for label in dict.fromkeys(label for label, _ in shown)
     )
     return f'<dl class="remarks">{items}</dl>' if items else ""
 

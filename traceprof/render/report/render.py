@@ -22,6 +22,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.charts.figure import figures_script
+from traceprof.render.charts.flame import flame_script, flame_style
 from traceprof.render.charts.parts import parts_legend
 from traceprof.render.charts.waterfall import waterfall_chart
 from traceprof.render.escape import html_list, html_text
@@ -323,8 +324,8 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
         (files(__package__) / name).read_text(encoding="utf-8")
         for name in ("report.css", "report.js")
     )
-    styles = (category_style(), heat_style(), style)
-    return write_document(title, body, styles, fragment, script + figures_script())
+    styles = (category_style(), heat_style(), flame_style(), style)
+    return write_document(title, body, styles, fragment, script + figures_script() + flame_script())
 
 
 def _printed_timeline(document: Document, stills: StillPictures) -> str:

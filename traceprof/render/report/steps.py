@@ -32,6 +32,8 @@ _PARTS: Final = _labeled({part.column: part.key for part in PART_STYLES})
 _PHASES: Final = _labeled(
     {
         "data_ns": "range_data",
+        "h2d_ns": "range_h2d",
+        "eval_ns": "range_eval",
         "forward_ns": "range_forward",
         "backward_ns": "range_backward",
         "optimizer_ns": "range_optimizer",
@@ -41,6 +43,8 @@ _PHASES: Final = _labeled(
 
 
 _MAX_BARS: Final = 200
+_MAX_CHOICES: Final = 64
+"""Each entry of a plotly menu lists all traces, so the size of a page grows with their square."""
 _MAX_PIECES: Final = 8_000
 """A figure with more pieces than this in the bars of single processes shows only the mean."""
 _MIN_AXIS_STEPS: Final = 12
@@ -123,7 +127,8 @@ def _groups(
         return [("", table)]
     n_bars = min(max(len(rows) for _, rows in processes), _MAX_BARS)
     groups = [(f"mean of {len(processes)} processes", table)]
-    if len(processes) * n_bars * n_pieces <= _MAX_PIECES:
+    n_drawn = len(processes) * n_bars * n_pieces
+    if len(processes) <= _MAX_CHOICES and n_drawn <= _MAX_PIECES:
         groups += [(context.process_label(process), rows) for process, rows in processes]
     return groups
 
@@ -247,7 +252,7 @@ class _StepBars:
         ]
         if (rest > _MIN_REST_RATIO * bars["duration_ns"]).any():
             name = "outside phases" if self.columns else "duration"
-            pieces.append((name, "var(--line)", np.maximum(rest, 0)))
+            pieces.append((name, "var(--idle)", np.maximum(rest, 0)))
         is_warmup = bars.get("is_warmup", np.zeros(len(bars)))
         opacity = np.where(is_warmup > 0, _WARMUP_OPACITY, 1.0)
         hover = "%{x}" if self.by_rank else f"{self.noun} %{{x}}"

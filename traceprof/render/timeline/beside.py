@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -49,6 +49,9 @@ from traceprof.session.caveats import caveats_of, caveats_of_run
 from traceprof.units import format_count, format_duration
 
 Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
+
+WHOLE: Final = "recording"
+"""First word of the label of the only pair, if the recordings share no steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,7 +212,7 @@ def _step_extent(drawn: _DrawnSide, *, by_steps: bool) -> StepExtent:
         rows = [row for group in drawn.lanes.groups if group.kind == "device" for row in group.rows]
         work = [int(c.starts[0]) for row in rows for c in row.channels if len(c)]
         starts, ends = np.array([min(work, default=first)]), np.array([last])
-        return StepExtent(first, last, starts, ends, (0,))
+        return StepExtent(first, last, starts, ends, (0,), WHOLE)
     starts = np.array(drawn.steps["starts"], np.int64)
     ends = np.array(drawn.steps["ends"], np.int64)
     ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))

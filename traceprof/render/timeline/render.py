@@ -24,6 +24,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.functions import LIBRARIES
 from traceprof.render.escape import html_list, html_text, plain_text
 from traceprof.render.formatting import sentences
 from traceprof.render.page.document import (
@@ -352,5 +353,6 @@ def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict
         "steps": describe_steps(ranks, span),
         "processes": describe_processes(ranks),
         "focus": focus,
+        "libraries": LIBRARIES.pattern,
         "plotly_config": dict(PLOTLY_CONFIG),
     }

@@ -11,6 +11,7 @@ import { counterpartParts } from "./counterparts.mjs";
 import { idleWithin } from "./gaps.mjs";
 import { launchedParts } from "./launched.mjs";
 import { reasonParts } from "./reasons.mjs";
+import { sourceLine } from "./source_line.mjs";
 import { stepParts } from "./beside.mjs";
 
 /** All that the page knows of one event, as the content of the panel. */
@@ -82,9 +83,13 @@ function launchPart(trace, event, partner) {
   const own = describeEvent(trace, event);
   const other = describeEvent(trace, partner);
   const isDevice = own.kind === "gpu";
+  const call = isDevice ? partner : event;
+  const { group } = trace.rows[call.row];
+  const line = sourceLine(trace, trace.groups[group].process, group, spanOf(trace, call)[0]);
   const delay = isDevice ? own.start - other.start : other.start - own.start;
   return factsPart("Launch", [
     fact(isDevice ? "launched by" : "launches", other.name, partner),
+    line && fact(line.isOther ? "source line (waiting thread)" : "source line", line.name, line.event),
     fact("launch → start", formatExact(delay)),
     isDevice ? fact("call duration", formatDuration(other.end - other.start)) : null,
     fact(isDevice ? "on thread" : "on", laneName(trace, partner.row)),
