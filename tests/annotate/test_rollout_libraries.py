@@ -93,7 +93,13 @@ def emitted(runtime, monkeypatch, tmp_path):
     monkeypatch.setattr(session, "emitter", lambda: emitter)
     monkeypatch.setattr(rollouts.asyncio, "_get_running_loop", lambda: None)
     finders = list(sys.meta_path)
-    torch = types.SimpleNamespace(Tensor=type("Tensor", (), {}), is_grad_enabled=lambda: False)
+    blocks = {
+        name: type(name, (), {"__exit__": lambda *_: None})
+        for name in ("no_grad", "inference_mode", "set_grad_enabled")
+    }
+    torch = types.SimpleNamespace(
+        Tensor=type("Tensor", (), {}), is_grad_enabled=lambda: False, **blocks
+    )
     rollouts.install_rollouts(torch)
     yield found
     sys.meta_path[:] = finders
