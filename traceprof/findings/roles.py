@@ -72,6 +72,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
             who=names[waiting],
             whom=names[slower],
             share=shares[waiting],
+            idle=_idle_ratio(context, claim),
         ),
         claims=(_with_saving(claim, min(shares), len(place_of) * typical_ns),),
         kind=Kind.BOUNDED,
@@ -83,7 +84,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
                 share=shares[slower],
             ),
             *(
-                _note_on_role(context, names[i], (of_trainers, of_others)[i], shares[i])
+                _note_on_role(context, names[i], (of_trainers, of_others)[i], claim, shares[i])
                 for i in (0, 1)
             ),
         ),
@@ -93,7 +94,22 @@ def role_waits(context: Context) -> Iterator[Finding]:
     )
 
 
-def _note_on_role(context: Context, name: str, places: Sequence[int], waiting: float) -> Note:
+def _idle_ratio(context: Context, claim: Claim) -> float:
+    """Return the share of step time, over all GPUs, in which a GPU is idle in the waits of roles.
+
+    A page compares it with the other causes of idle time. The other waits are in communication.
+    """
+    idle_ns = sum(
+        (time - context.times[device].busy).total_ns
+        for device, time in claim.times.items()
+        if device in context.devices
+    )
+    return idle_ns / max(1, len(context.devices) * context.typical.total_ns)
+
+
+def _note_on_role(
+    context: Context, name: str, places: Sequence[int], claim: Claim, waiting: float
+) -> Note:
     """Return a note on the parts of a role's step, with the largest part first.
 
     On GPUs, these are compute, waiting for the other role, and the rest; on hosts, the named phases
@@ -106,10 +122,11 @@ def _note_on_role(context: Context, name: str, places: Sequence[int], waiting: f
         working["compute"] = float(ns)
     else:
         for i, hosts in enumerate(context.ranks.each(find_host_phases)):
+            waits = claim.times.get(-1 - i, Intervals.empty())
             for host in hosts if -1 - i in places else ():
                 for phase, time in host.times.items():
                     words = PHASE_WORDS.get(phase, phase)
-                    working[words] = working.get(words, 0.0) + (time & typical).total_ns
+                    working[words] = working.get(words, 0.0) + ((time & typical) - waits).total_ns
     whole_ns = max(1, len(places) * typical.total_ns)
     parts = {part: ns / whole_ns for part, ns in working.items()}
     parts["waiting for the other role"] = waiting

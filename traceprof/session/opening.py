@@ -219,6 +219,10 @@ def open_ranks(
         ranks = mark_steps(ranks, opening.step_ranges)
     elif len(ranks) > 1:  # the steps of a single rank are found when they are needed
         ranks = decide_steps(ranks)
+        if is_tied:  # otherwise, collectives may be unread
+            from traceprof.measures.ranks.rounds import join_steps_of_roles
+
+            ranks = join_steps_of_roles(ranks)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
 
 
