@@ -311,3 +311,12 @@ def test_timers_of_libraries_name_phases(played):
     with module.marked_timer("update_actor", {}) as timer:
         assert timer.name == "no phase"
     assert emitter.past == ["reward", "update"]
+
+
+def test_log_probabilities_within_a_training_pass_are_part_of_it(played):
+    rollouts, emitter = played.rollouts, played([])[1]
+    torch = types.SimpleNamespace(is_grad_enabled=lambda: True)
+    trl = rollouts._begin_timed(torch, "GRPOTrainer._get_per_token_logps_and_entropies")
+    assert trl is None and emitter.past == []
+    assert rollouts._begin_timed(torch, "fwd_logprobs_values_reward") is emitter
+    assert emitter.past == ["logprobs"]

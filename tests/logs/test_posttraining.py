@@ -143,6 +143,17 @@ def test_trl_counts_tokens_and_the_time_of_training_passes(tmp_path: Path) -> No
     assert "num_tokens" not in run.table("metrics")["metric"].tolist()
 
 
+def test_trl_counts_tokens_without_a_progress_bar(tmp_path: Path) -> None:
+    text = "".join(
+        f"{{'loss': '0.05', 'num_tokens': '{i * 1000}', 'step_time': '0.25', 'epoch': '{i / 20}'}}\n"
+        for i in range(1, 11)
+    )
+    final = "{'train_runtime': '4', 'train_samples_per_second': '24', "
+    run = one_run(tmp_path, text + final + "'train_steps_per_second': '3', 'epoch': '0.5'}\n")
+    assert run.measure("tokens_per_s") == 10_000 / 4
+    assert (run.measure("samples_per_s"), run.measure("steps_per_s")) == (24, 3)
+
+
 def test_nemo_rl_names_phases_within_phases(tmp_path: Path) -> None:
     block = (
         "========================= Step {n}/100 =========================\n"

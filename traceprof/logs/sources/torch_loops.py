@@ -154,6 +154,8 @@ class HfTrainerReader(_BarReader):
     rate: float | None = None
     steps_rate: float | None = None
     tokens: LogPoint | None = None
+    n_tokens: float | None = None
+    seconds: float | None = None
 
     def dictionaries(self, match: re.Match[str], *_: object) -> None:
         """Store the values of all dictionaries in a line."""
@@ -229,7 +231,10 @@ class HfTrainerReader(_BarReader):
 
     def _note_tokens(self, tokens: float | None, point: LogPoint) -> None:
         """Store the rate since the last noted number of tokens, which TRL counts from the start."""
-        if tokens is None or not math.isfinite(point.at_s):
+        if tokens is None:
+            return
+        self.n_tokens = tokens
+        if not math.isfinite(point.at_s):
             return
         last = self.tokens
         elapsed_s = point.at_s - last.at_s if last is not None else math.inf
@@ -266,6 +271,7 @@ class HfTrainerReader(_BarReader):
         if seconds is None and length is not None:
             seconds = seconds_of(str(length))
         if seconds is not None:
+            self.seconds = seconds
             run.measure("total_ns", seconds * 1e9)
         if "train_loss" in values:
             run.measure("mean_loss", number(values["train_loss"]), better="lower")
@@ -288,6 +294,8 @@ class HfTrainerReader(_BarReader):
         self.rate = self.steps_rate = None
         if steps is not None:
             run.metric("steps_per_s", steps, over="run")
+        if self.n_tokens and self.seconds and self.tokens is None:  # no bar tells the time
+            run.metric("tokens_per_s", self.n_tokens / self.seconds, over="run")
         if rate is None:
             return
         run.metric("steps_per_s" if steps is None else "samples_per_s", rate, over="run")

@@ -19,11 +19,13 @@ tokens include the padding of sequences that ended early.
 
 import asyncio
 import functools
+import inspect
 import threading
 
 from . import session, steps
 from .after_import import call_after_import, complain
 from .clock import time_ns
+from .coroutine_ranges import CoroutineRange
 from .decoding import MIN_DECODED, Sequence, count_generated, token_shape
 from .replaced import replace
 from .rollout_calls import (
@@ -119,7 +121,7 @@ def _wrap_make(torch, gymnasium):
 def _wrap_call(torch, owner, function, phase, module):
     owner = getattr(module, owner, None)
     original = getattr(owner, function, None)
-    if original is not None:
+    if original is not None and not inspect.iscoroutinefunction(original):
         replace(owner, function, _in_phase(torch, original, phase))
 
 
@@ -206,8 +208,9 @@ def _wrap_context_class(torch, cls, argument):
 
     @functools.wraps(enter)
     def __enter__(self):
-        open_timers = local.__dict__.setdefault("open_timers", [])
-        open_timers.append(_begin_timed(torch, getattr(self, argument, "")))
+        # Coroutines take turns, so timers of a thread need not nest.
+        open_timers = local.__dict__.setdefault("open_timers", {})
+        open_timers[id(self)] = _begin_timed(torch, getattr(self, argument, ""))
         return enter(self)
 
     @functools.wraps(leave)
@@ -215,7 +218,7 @@ def _wrap_context_class(torch, cls, argument):
         try:
             return leave(self, *error)
         finally:
-            emitter = local.open_timers.pop() if local.__dict__.get("open_timers") else None
+            emitter = local.__dict__.get("open_timers", {}).pop(id(self), None)
             if emitter is not None:
                 _pop_phase(emitter)
 
@@ -250,15 +253,16 @@ class _Timed:
 def _begin_timed(torch, name):
     """Begin the range of a timer; return its emitter, or None if the timer names no phase.
 
-    Timers of coroutines are omitted, because ranges of a thread must nest. The model that is
-    trained computes log-probabilities as part of its forward pass.
+    TRL's method computes log-probabilities of the model that is trained in its forward pass.
     """
     phase = TIMED.get(str(name).replace("/", ".").rpartition(".")[2])
-    if phase is None or not session.active or asyncio._get_running_loop() is not None:
+    if phase is None or not session.active:
         return None
-    if phase == LOGPROBS and torch is not None and torch.is_grad_enabled():
+    if "per_token_logps" in name and torch is not None and torch.is_grad_enabled():
         return None
     end_spans()
+    if asyncio._get_running_loop() is not None:
+        return CoroutineRange(phase)
     emitter = session.emitter()
     emitter.push(phase, steps.number)
     return emitter
