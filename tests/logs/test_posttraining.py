@@ -37,6 +37,15 @@ def test_verl(tmp_path: Path, number: str) -> None:
     assert (note.values["first"], note.values["last"]) == (35e9, 95e9)
 
 
+def test_times_of_sequences_in_logs_of_verl_are_no_phases(tmp_path: Path) -> None:
+    more = "timing_s/agent_loop/slowest/response_length:4096 - timing_s/gen:"
+    text = "".join(verl(i, 50).replace("timing_s/gen:", more) for i in range(1, 9))
+    run = one_run(tmp_path, text)
+    (note,) = (note for note in run.notes if "takes" in note.text)
+    assert (note.values["phase"], note.values["share"]) == ("generation", pytest.approx(5 / 7))
+    assert not any("agent_loop" in name for name in run.table("metrics")["metric"].tolist())
+
+
 def test_a_phase_that_stays_equal_does_not_change(tmp_path: Path) -> None:
     run = one_run(tmp_path, "".join(verl(i, 50) for i in range(1, 9)))
     (note,) = (note for note in run.notes if "takes" in note.text)
