@@ -197,9 +197,8 @@ def test_timers_of_a_coroutine_name_phases_unless_coroutines_take_turns(emitted)
     async def train():
         with timer("step"), timer("fwd_logprobs_values_reward"):
             await asyncio.sleep(0)
-        with timer("train_critic_and_policy"):
-            with timer("policy_train"):
-                await asyncio.sleep(0)
+        with timer("train_critic_and_policy"), timer("policy_train"):
+            await asyncio.sleep(0)
 
     asyncio.run(train())
     assert emitted == ["logprobs", "update", "update"]

@@ -154,7 +154,7 @@ def test_trl_counts_tokens_and_the_time_of_training_passes(tmp_path: Path) -> No
 
 def test_trl_counts_tokens_without_a_progress_bar(tmp_path: Path) -> None:
     text = "".join(
-        f"{{'loss': '0.05', 'num_tokens': '{i * 1000}', 'step_time': '0.25', 'epoch': '{i / 20}'}}\n"
+        f"{{'loss': '0.05', 'num_tokens': '{i * 1000}', 'epoch': '{i / 20}'}}\n"
         for i in range(1, 11)
     )
     final = "{'train_runtime': '4', 'train_samples_per_second': '24', "

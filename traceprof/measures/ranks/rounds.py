@@ -40,7 +40,9 @@ def join_steps_of_roles(ranks: Ranks) -> Ranks:
     after = np.concatenate([table["process"] for table in tables])
     if len(after) == len(before):
         return ranks
-    trainers = {find_members(ranks)[place].process for place, role in roles.items() if role == TRAINER}
+    trainers = {
+        find_members(ranks)[place].process for place, role in roles.items() if role == TRAINER
+    }
     n_steps, n_rounds = (np.isin(column, [*trainers]).sum() for column in (before, after))
     return with_steps_of(ranks, tables, RECORDED_PHASES + with_updates(round(n_steps / n_rounds)))
 
@@ -63,7 +65,9 @@ def _exchanges(ranks: Ranks, trains: Mapping[int, bool]) -> dict[int, Ints]:
 
 def _joined(steps: Table, exchanges: Mapping[int, Ints]) -> Table:
     """Return the steps of a trace, joined between exchanges and numbered again."""
-    kept, ends, numbers = [], [], []
+    kept: list[int] = []
+    ends: list[int] = []
+    numbers: list[int] = []
     for process, rows in rows_by(steps, "process").items():
         starts = steps["start_ns"][rows]
         place = np.searchsorted(exchanges.get(process, starts[:0]), starts, side="right")

@@ -9,7 +9,7 @@ local = threading.local()  # open: the open ranges, the innermost last
 
 
 class CoroutineRange:
-    """A range that begins now and is written at its end, unless one of another coroutine crosses it."""
+    """A range from now until `pop`; it is omitted if a range of another coroutine crosses it."""
 
     def __init__(self, name):
         self._name, self._start_ns = name, time_ns()

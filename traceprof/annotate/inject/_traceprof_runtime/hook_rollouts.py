@@ -291,14 +291,8 @@ def _phase_of_pass(torch, module, args, kwargs):
         return "eval"
     shape = token_shape(torch, args, kwargs)
     decoded = local.__dict__.get("decoded")
-    if decoded is not None:
-        if shape is None and decoded.has_part(module):
-            return GENERATION
-        if shape is not None and decoded.is_continued(module, shape, kwargs):
-            decoded.add(shape)
-            if decoded.n_passes >= MIN_DECODED:
-                _mark_running(shape[0])
-            return GENERATION
+    if decoded is not None and _is_decoded(decoded, module, shape, kwargs):
+        return GENERATION
     end_decoding()
     if shape is None:
         return "eval"
@@ -310,6 +304,18 @@ def _phase_of_pass(torch, module, args, kwargs):
     local.decoded = Sequence(module, shape, time_ns())
     local.decoded.add(shape)
     return GENERATION
+
+
+def _is_decoded(decoded, module, shape, kwargs):
+    """Return whether a pass extends the sequences; ``shape`` is None without tokens."""
+    if shape is None:
+        return decoded.has_part(module)
+    if not decoded.is_continued(module, shape, kwargs):
+        return False
+    decoded.add(shape)
+    if decoded.n_passes >= MIN_DECODED:
+        _mark_running(shape[0])
+    return True
 
 
 def _phase_of_scores(kind):
