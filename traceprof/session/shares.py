@@ -62,7 +62,7 @@ class WaitsOfRoles(NamedTuple):
     """Waits of ranks for ranks with another role: in words, and as shares of step time."""
 
     text: str
-    claimed_ratio: float
+    ratio: float
     idle_ratio: float
 
 
@@ -72,7 +72,7 @@ def waits_of_roles(results: Mapping[str, Result]) -> WaitsOfRoles | None:
         if row["rule"] == "role_waits" and isinstance(row["title"], Note):
             values = row["title"].values
             text = f"the {values['who']} waits for the {values['whom']}"
-            return WaitsOfRoles(text, row["claimed_ratio"], values["idle"])
+            return WaitsOfRoles(text, values["mean"], values["idle"])
     return None
 
 

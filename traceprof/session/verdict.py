@@ -168,13 +168,13 @@ def make_verdict(
 def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     """Return the bottleneck in words. Without GPU activity, "" unless roles wait for each other."""
     of_roles = waits_of_roles(results)
-    is_waiting = of_roles is not None and of_roles.claimed_ratio >= _MIN_NAMED_RATIO
+    is_waiting = of_roles is not None and of_roles.ratio >= _MIN_NAMED_RATIO
     if not parts:
         return of_roles.text if of_roles is not None and is_waiting else ""
     shares = _with_causes(results, parts)
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
-    if of_roles is not None and is_waiting and of_roles.claimed_ratio >= shares[largest]:
+    if of_roles is not None and is_waiting and of_roles.ratio >= shares[largest]:
         return of_roles.text
     findings = table_of(results, "findings")
     if better_known := _bottleneck_of_rule(findings):

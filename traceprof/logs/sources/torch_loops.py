@@ -161,7 +161,6 @@ class HfTrainerReader(_BarReader):
     steps_rate: float | None = None
     tokens: LogPoint | None = None
     n_tokens: float | None = None
-    seconds: float | None = None
 
     def dictionaries(self, match: re.Match[str], *_: object) -> None:
         """Store the values of all dictionaries in a line."""
@@ -237,10 +236,8 @@ class HfTrainerReader(_BarReader):
 
     def _note_tokens(self, tokens: float | None, point: LogPoint) -> None:
         """Store the rate since the last noted number of tokens, which TRL counts from the start."""
-        if tokens is None:
-            return
-        self.n_tokens = tokens
-        if not math.isfinite(point.at_s):
+        self.n_tokens = self.n_tokens if tokens is None else tokens
+        if tokens is None or not math.isfinite(point.at_s):
             return
         last = self.tokens
         elapsed_s = point.at_s - last.at_s if last is not None else math.inf
@@ -277,8 +274,9 @@ class HfTrainerReader(_BarReader):
         if seconds is None and length is not None:
             seconds = seconds_of(str(length))
         if seconds is not None:
-            self.seconds = seconds
             run.measure("total_ns", seconds * 1e9)
+            if self.n_tokens and self.tokens is None:  # no bar tells the time
+                run.metric("tokens_per_s", self.n_tokens / seconds, over="run")
         if "train_loss" in values:
             run.measure("mean_loss", number(values["train_loss"]), better="lower")
         rate = number(values.get("train_samples_per_second"))
@@ -300,8 +298,6 @@ class HfTrainerReader(_BarReader):
         self.rate = self.steps_rate = None
         if steps is not None:
             run.metric("steps_per_s", steps, over="run")
-        if self.n_tokens and self.seconds and self.tokens is None:  # no bar tells the time
-            run.metric("tokens_per_s", self.n_tokens / self.seconds, over="run")
         if rate is None:
             return
         run.metric("steps_per_s" if steps is None else "samples_per_s", rate, over="run")
