@@ -275,7 +275,7 @@ class HfTrainerReader(_BarReader):
             seconds = seconds_of(str(length))
         if seconds is not None:
             run.measure("total_ns", seconds * 1e9)
-            if self.n_tokens and self.tokens is None:  # no bar tells the time
+            if seconds and self.n_tokens and self.tokens is None:  # no bar tells the time
                 run.metric("tokens_per_s", self.n_tokens / seconds, over="run")
         if "train_loss" in values:
             run.measure("mean_loss", number(values["train_loss"]), better="lower")

@@ -98,7 +98,7 @@ def _wrap_engine(module):
 
 
 def _mark_running(n):
-    """Mark the number of sequences that are still generated, if it changed."""
+    """Mark the number of generated sequences, if it changed."""
     if local.__dict__.get("running") != n:
         local.running = n
         session.emitter().mark(RUNNING, n)
@@ -277,8 +277,11 @@ def begin_pass(torch, module, args, kwargs, name="eval"):
         begin_training()
         _note_learning(torch, args, kwargs)
         return name
+    start_ns, ends_decoding = time_ns(), "decoded" in local.__dict__
     phase = _phase_of_pass(torch, module, args, kwargs)
     local.started = phase, time_ns()
+    if ends_decoding and phase in (LOGPROBS, REWARD):  # writing the generation took time
+        session.emitter().add_past(start_ns, local.started[1], phase, steps.number)
     return "eval" if phase == GENERATION else phase
 
 
