@@ -32,10 +32,11 @@ class ValueHead:
 
 class Emitter:
     def __init__(self):
-        self.past, self.marks = [], {}
+        self.past, self.marks, self.spans = [], {}, []
 
     def add_past(self, start_ns, end_ns, name, payload=0):
         self.past.append(name)
+        self.spans.append((start_ns, end_ns, name))
 
     def mark(self, name, payload=0):
         self.marks[name] = payload
@@ -128,6 +129,72 @@ def test_a_pass_over_the_generated_sequences_scores_them(played):
     assert phases[8:] == ["logprobs", "reward", "eval", "eval"]
 
 
+@pytest.fixture
+def at(played, monkeypatch):
+    """Return a function that plays passes and ends of blocks, each from and until given times.
+
+    A module None is the end of a block without gradients at the first time.
+    """
+    rollouts = played.rollouts
+    clock = []
+    monkeypatch.setattr(rollouts, "time_ns", lambda: clock[-1])
+    leave = rollouts._wrap_exit(TORCH, lambda *_: None)
+
+    def play(*events):
+        for module, shape, start, end in events:
+            clock.append(start)
+            if module is None:
+                leave(None)
+                continue
+            rollouts.begin_pass(TORCH, module, (Tensor(*shape),), {})
+            clock.append(end)
+            rollouts.end_pass()
+        return [span for span in played([])[1].spans if span[0] < span[1]]
+
+    return play
+
+
+def decoding(policy):
+    """Return 8 passes of 10 ns over 2 sequences, one every 12 ns; the last ends at 94 ns."""
+    return [(policy, (2, i + 1), 12 * i, 12 * i + 10) for i in range(8)]
+
+
+def test_a_phase_of_passes_lasts_until_the_block_without_gradients_ends(at):
+    policy = Policy()
+    spans = at(
+        *decoding(policy),
+        (None, (), 97, 0),  # the last token is sampled
+        (policy, (1, 8), 200, 220),
+        (policy, (1, 8), 225, 245),  # the other half of the batch; a softmax between both
+        (None, (), 255, 0),
+    )
+    assert spans == [
+        (0, 97, "generation"),
+        (220, 225, "logprobs"),
+        (245, 255, "logprobs"),
+    ]
+
+
+def test_other_work_in_a_block_without_gradients_belongs_to_no_phase(at):
+    policy, reward = Policy(), RewardModel()
+    spans = at(
+        *decoding(policy),
+        (policy, (2, 8), 150, 170),
+        (reward, (2, 8), 175, 195),  # another phase begins
+        (None, (), 300, 0),  # longer than the pass itself
+        (None, (), 301, 0),
+    )
+    assert spans == [(0, 94, "generation")]
+
+
+def test_a_model_of_several_modules_decodes_until_its_last_module_has_run(at):
+    head, policy, reward = object(), Policy(), object()
+    passes = decoding(policy)
+    for i in range(7, -1, -1):
+        passes.insert(i + 1, (head, (2, 9, 64), 12 * i + 10, 12 * i + 11))
+    assert at(*passes, (reward, (2, 64), 100, 150)) == [(0, 95, "generation")]
+
+
 def test_an_update_lasts_from_the_first_to_the_last_training_pass_after_a_rollout(played):
     rollouts, policy = played.rollouts, Policy()
     _, emitter = played([(policy, 2, length) for length in range(1, 6)])
@@ -160,6 +227,40 @@ def test_nested_calls_count_what_they_generate_once(played):
     module.Trainer()._generate()
     assert emitter.past == ["generation", "generation"]
     assert emitter.marks == {"generated.sequences": 4, "generated.tokens": 96}
+
+
+def test_the_lists_of_an_outer_call_count_more_exactly_than_the_padded_tensors_within(played):
+    """TRL generates again after the tools' answers; it returns prompts, completions, and a mask."""
+    rollouts, emitter = played.rollouts, played([])[1]
+    module = types.SimpleNamespace(Model=type("Model", (), {}), Trainer=type("Trainer", (), {}))
+    model = module.Model()
+    module.Model.generate = lambda _self, **_inputs: Tensor(2, 30)
+    answer = ([[1] * 6, [1] * 4], [[7] * 9, [7] * 5], [[1] * 9, [1, 1, 0, 0, 1]], "text")
+
+    def generate_twice(_self):
+        for _ in range(2):
+            model.generate(input_ids=Tensor(2, 6))
+        return answer
+
+    module.Trainer._generate = generate_twice
+    rollouts._wrap_call(TORCH, "Model", "generate", "generation", module)
+    rollouts._wrap_call(TORCH, "Trainer", "_generate", "generation", module)
+    module.Trainer()._generate()
+    assert emitter.marks == {"generated.sequences": 2, "generated.tokens": 12}
+    assert rollouts.local.finished == (2, 30)
+    model.generate(input_ids=Tensor(2, 6))
+    assert emitter.marks == {"generated.sequences": 2, "generated.tokens": 48}
+
+
+def test_tokens_after_the_end_of_a_sequence_are_padding(runtime):
+    torch, counts = pytest.importorskip("torch"), runtime("decoding")
+    config = types.SimpleNamespace(eos_token_id=[1, 2])
+    model = types.SimpleNamespace(generation_config=config)
+    prompt = {"input_ids": torch.tensor([[5, 1], [5, 5]])}
+    rows = [[5, 1, 7, 7, 2, 0, 0], [5, 5, 1, 1, 0, 0, 0]]
+    assert counts.count_generated(torch, torch.tensor(rows), (model,), prompt) == (2, 4, 7)
+    rows = [[5, 1, 7, 7, 7], [5, 5, 7, 7, 1]]  # none ends early
+    assert counts.count_generated(torch, torch.tensor(rows), (model,), prompt) == (2, 6, 5)
 
 
 def test_training_on_generated_sequences_is_recorded(played):
@@ -210,3 +311,12 @@ def test_timers_of_libraries_name_phases(played):
     with module.marked_timer("update_actor", {}) as timer:
         assert timer.name == "no phase"
     assert emitter.past == ["reward", "update"]
+
+
+def test_log_probabilities_within_a_training_pass_are_part_of_it(played):
+    rollouts, emitter = played.rollouts, played([])[1]
+    torch = types.SimpleNamespace(is_grad_enabled=lambda: True)
+    trl = rollouts._begin_timed(torch, "GRPOTrainer._get_per_token_logps_and_entropies")
+    assert trl is None and emitter.past == []
+    assert rollouts._begin_timed(torch, "fwd_logprobs_values_reward") is emitter
+    assert emitter.past == ["logprobs"]

@@ -1,5 +1,6 @@
 """Packages with the names of vLLM, SGLang, verl, OpenRLHF, and SkyRL: their calls are phases."""
 
+import asyncio
 import sys
 import types
 
@@ -66,6 +67,20 @@ class Timer:
     def __exit__(self, exc_type, exc_val, exc_tb): pass
 """,
 }
+FILES["verl/workers/engine_workers.py"] = """
+class ActorRolloutRefWorker:
+    def compute_log_prob(self, data): return data
+    def update_actor(self, data): return data
+    async def generate_sequences(self, data): return data
+"""
+FILES["slime/observability/timer.py"] = """
+from contextlib import contextmanager
+class Timer:
+    @contextmanager
+    def context(self, name): yield
+def timer(name): return Timer().context(name)
+"""
+FILES["skyrl/train/utils/utils.py"] = FILES["skyrl_train/utils/utils.py"]
 PACKAGES = sorted({file.partition("/")[0] for file in FILES})
 
 
@@ -87,13 +102,18 @@ def emitted(runtime, monkeypatch, tmp_path):
         push=lambda name, _=0: found.append(name),
         pop=lambda: None,
         mark=lambda name, n: found.append((name.rpartition(".")[2], n)),
-        add_past=lambda *_: None,
+        add_past=lambda _start, _end, name, _: found.append(name),
     )
     monkeypatch.setattr(session, "active", True)
     monkeypatch.setattr(session, "emitter", lambda: emitter)
-    monkeypatch.setattr(rollouts.asyncio, "_get_running_loop", lambda: None)
     finders = list(sys.meta_path)
-    torch = types.SimpleNamespace(Tensor=type("Tensor", (), {}), is_grad_enabled=lambda: False)
+    blocks = {
+        name: type(name, (), {"__exit__": lambda *_: None})
+        for name in ("no_grad", "inference_mode", "set_grad_enabled")
+    }
+    torch = types.SimpleNamespace(
+        Tensor=type("Tensor", (), {}), is_grad_enabled=lambda: False, **blocks
+    )
     rollouts.install_rollouts(torch)
     yield found
     sys.meta_path[:] = finders
@@ -158,3 +178,46 @@ def test_timers_and_trainers_name_their_phases(emitted):
         *("generation", "logprobs", "update", "weight_sync"),
         *("generation", "logprobs", "update"),
     ]
+
+
+def test_workers_of_verl_and_timers_of_slime_name_their_phases(emitted):
+    worker = imported("verl.workers.engine_workers").ActorRolloutRefWorker()
+    assert worker.update_actor(worker.compute_log_prob(3)) == 3
+    assert asyncio.run(worker.generate_sequences(4)) == 4  # its caller has a timer
+    timer = imported("slime.observability.timer").timer
+    for name in ("actor_train", "ref_log_probs", "data_preprocess"):
+        with timer(name):
+            pass
+    assert emitted == ["logprobs", "update", "update", "logprobs"]
+
+
+def test_timers_of_a_coroutine_name_phases_unless_coroutines_take_turns(emitted):
+    timer = imported("skyrl.train.utils.utils").Timer
+
+    async def train():
+        with timer("step"), timer("fwd_logprobs_values_reward"):
+            await asyncio.sleep(0)
+        with timer("train_critic_and_policy"), timer("policy_train"):
+            await asyncio.sleep(0)
+
+    asyncio.run(train())
+    assert emitted == ["logprobs", "update", "update"]
+    emitted.clear()
+    begun = asyncio.Event()
+
+    async def generate():
+        with timer("generate"):
+            begun.set()
+            await asyncio.sleep(0)
+
+    async def update():
+        await begun.wait()
+        with timer("policy_train"):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async def both():
+        await asyncio.gather(generate(), update())
+
+    asyncio.run(both())
+    assert emitted == []

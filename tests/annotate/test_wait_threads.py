@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import types
 import weakref
 from datetime import timedelta
 
@@ -174,3 +175,17 @@ def test_work_is_let_go_of_when_it_is_done_and_kept_when_the_program_ends(waitin
     assert paused_s == pytest.approx([waiting._RELEASE_S - 0.01])
     del late
     assert kept() is not None
+
+
+def test_a_wait_that_blocks_the_program_is_communication(runtime, monkeypatch):
+    session, collectives = runtime("session"), runtime("hook_collectives")
+    times = iter([1_000, 1_000_000, 2_000_000, 2_001_000])  # the second wait does not block
+    ranges = []
+    emitter = types.SimpleNamespace(add_past=lambda *row: ranges.append(row))
+    monkeypatch.setattr(session, "active", True)
+    monkeypatch.setattr(session, "emitter", lambda: emitter)
+    monkeypatch.setattr(collectives, "time_ns", lambda: next(times))
+    work_class = type("Work", (), {"wait": lambda _self: True})
+    collectives._PendingCalls(work_class)
+    assert work_class().wait() and work_class().wait()
+    assert ranges == [(1_000, 1_000_000, "comm:wait")]

@@ -7,12 +7,15 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.findings.found import findings_of, in_default_window
 from tests.training import MS, US
-from traceprof.measures.ranks.roles import find_roles
+from traceprof.measures.ranks.roles import Roles, find_roles
+from traceprof.measures.ranks.rounds import join_steps_of_roles
 from traceprof.measures.ranks.work_times import find_slow_ranks
-from traceprof.measures.steps.find import decide_steps
+from traceprof.measures.steps.find import decide_steps, find_steps
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import Trace, TraceInfo
+from traceprof.session.answer import page
+from traceprof.session.run import run_of as run_on_page
 
 STEP = 1_000 * MS
 N_STEPS = 6
@@ -129,3 +132,75 @@ def test_waiting_in_broadcasts_on_the_host() -> None:
     found = next(one for one in findings_of(in_default_window(ranks)) if one.rule == "role_waits")
     assert "rollout (rank 1), per step of 100 ms: generation 60.0%" in found.evidence[2]
     assert 0.58 < float(title.split(" for ")[-1].split("%")[0]) / 100 <= 0.61
+
+
+def updates_of_rank(rank: int) -> Trace:
+    """Return a rank of a run over gloo: a trainer makes two updates with each of the rollouts.
+
+    Of each round of 100 ms, the rollout generates 60 ms, and the trainer updates from 60 to 90 ms.
+    """
+    builder, own = TraceBuilder().process(1 + rank, rank=rank, host="vm"), {"process": 1 + rank}
+    for number in range(N_STEPS):
+        begin = 100 * MS * number
+        if rank:
+            builder.phase("generation", begin, begin + 60 * MS, **own)
+        for update in () if rank else (0, 1):
+            start = begin + (62 + 14 * update) * MS
+            builder.phase("forward", start, start + 4 * MS, **own)
+            builder.phase("backward", start + 4 * MS, start + 8 * MS, **own)
+            builder.phase("optimizer", start + 8 * MS, start + 14 * MS, **own)
+        for which, (at, until) in enumerate(((60 if rank else -10, 61), (61 if rank else 90, 91))):
+            builder.collective(
+                "broadcast", begin + at * MS, begin + until * MS, backend="gloo",
+                sequence=2 * number + which, n_bytes=1_000, **own,
+            )  # fmt: skip
+    return builder.build(info=TraceInfo(path=f"rank{rank}", host="vm", utc_epoch_ns=0))
+
+
+def rounds_of_run() -> Ranks:
+    ranks = tuple(RankTrace(updates_of_rank(rank), rank, rank, "vm") for rank in range(2))
+    return join_steps_of_roles(run_of(*ranks))
+
+
+def test_updates_between_two_exchanges_of_roles_are_one_step() -> None:
+    trainer, rollout = (find_steps(part) for part in rounds_of_run())
+    assert trainer.source == "recorded phases, a rollout and 2 updates per step"
+    starts, ends = (trainer.table[name].tolist() for name in ("start_ns", "end_ns"))
+    assert starts == [(62 + 100 * number) * MS for number in range(N_STEPS)]
+    assert ends == [*starts[1:], (90 + 100 * (N_STEPS - 1)) * MS]  # waiting is part of the step
+    assert rollout.table["start_ns"].tolist() == [100 * MS * number for number in range(N_STEPS)]
+    assert trainer.table["step"].tolist() == rollout.table["step"].tolist() == [*range(N_STEPS)]
+
+
+def test_each_role_waits_for_its_part_of_a_round() -> None:
+    found = findings_of(in_default_window(rounds_of_run()))
+    assert "straggler" not in [one.rule for one in found]
+    title, evidence = next((one.title, one.evidence) for one in found if one.rule == "role_waits")
+    assert title.startswith("The trainer (rank 0) waits for the rollout (rank 1) for ")
+    assert evidence[0].startswith("the rollout (rank 1) waits for the trainer (rank 0) for ")
+    # The window begins within a round, so the shares are not exactly 70% and 29%.
+    shares = [float(text.split(" for ")[-1].split("%")[0]) for text in (title, evidence[0])]
+    assert shares == pytest.approx([70, 29], abs=0.5)
+
+
+def test_ranks_without_roles_keep_their_steps() -> None:
+    ranks = run_of(*(RankTrace(updates_of_rank(0), 0, 0, "vm") for _ in range(1)))
+    assert join_steps_of_roles(ranks) is ranks
+
+
+def test_all_ranks_of_a_role_are_late_together() -> None:
+    roles = Roles({0: "trainer", 1: "trainer", 2: "rollout"})
+    assert roles.are_whole((2,)) and roles.are_whole((0, 1)) and not roles.are_whole((0,))
+    assert not Roles({}).are_whole((0,))
+
+
+def test_the_page_names_the_role_that_is_waited_for() -> None:
+    on_gpus = run_of(rank_of(0, (700, 970), trains=True), rank_of(1, (0, 700), trains=False))
+    for ranks in (on_gpus, rounds_of_run()):
+        verdict = page(run_on_page(ranks)).verdict
+        assert verdict is not None
+        assert verdict.bound_by == "the trainer (rank 0) waits for the rollout (rank 1)"
+    verdict = page(run_on_page(on_gpus)).verdict
+    assert verdict is not None
+    causes = {name: round(share, 2) for name, share in verdict.idle.items()}
+    assert causes == {"waiting for another role": 0.48}  # (70% + 27%) / 2

@@ -37,6 +37,15 @@ def test_verl(tmp_path: Path, number: str) -> None:
     assert (note.values["first"], note.values["last"]) == (35e9, 95e9)
 
 
+def test_times_of_sequences_in_logs_of_verl_are_no_phases(tmp_path: Path) -> None:
+    more = "timing_s/agent_loop/slowest/response_length:4096 - timing_s/gen:"
+    text = "".join(verl(i, 50).replace("timing_s/gen:", more) for i in range(1, 9))
+    run = one_run(tmp_path, text)
+    (note,) = (note for note in run.notes if "takes" in note.text)
+    assert (note.values["phase"], note.values["share"]) == ("generation", pytest.approx(5 / 7))
+    assert not any("agent_loop" in name for name in run.table("metrics")["metric"].tolist())
+
+
 def test_a_phase_that_stays_equal_does_not_change(tmp_path: Path) -> None:
     run = one_run(tmp_path, "".join(verl(i, 50) for i in range(1, 9)))
     (note,) = (note for note in run.notes if "takes" in note.text)
@@ -141,6 +150,17 @@ def test_trl_counts_tokens_and_the_time_of_training_passes(tmp_path: Path) -> No
     assert run.measure("tokens_per_s") == 100
     assert run.measure("last_response_length") == 212.6
     assert "num_tokens" not in run.table("metrics")["metric"].tolist()
+
+
+def test_trl_counts_tokens_without_a_progress_bar(tmp_path: Path) -> None:
+    text = "".join(
+        f"{{'loss': '0.05', 'num_tokens': '{i * 1000}', 'epoch': '{i / 20}'}}\n"
+        for i in range(1, 11)
+    )
+    final = "{'train_runtime': '4', 'train_samples_per_second': '24', "
+    run = one_run(tmp_path, text + final + "'train_steps_per_second': '3', 'epoch': '0.5'}\n")
+    assert run.measure("tokens_per_s") == 10_000 / 4
+    assert (run.measure("samples_per_s"), run.measure("steps_per_s")) == (24, 3)
 
 
 def test_nemo_rl_names_phases_within_phases(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from traceprof.errors import NotRecordedError
@@ -49,12 +49,14 @@ def role_waits(context: Context) -> Iterator[Finding]:
     if not of_trainers or not of_others:
         raise NotRecordedError("no activity of one of the roles was recorded")
     waits = _waits(context, {place: member for member, place in place_of.items()})
-    waits |= _idle_waits(context, of_trainers, of_others)
-    waits |= _idle_waits(context, of_others, of_trainers)
+    idle = _idle_waits(context, of_trainers, of_others)
+    idle |= _idle_waits(context, of_others, of_trainers)
+    waits |= {place: waits.get(place, Intervals.empty()) | time for place, time in idle.items()}
     claim = context.unclaimed(waits)
     typical_ns = max(1, context.typical.total_ns)
+    waits = {place: time & context.typical for place, time in waits.items()}
     shares = [
-        sum(claim.times.get(place, Intervals.empty()).total_ns for place in places)
+        sum(waits.get(place, Intervals.empty()).total_ns for place in places)
         / (len(places) * typical_ns)
         for places in (of_trainers, of_others)
     ]
@@ -72,6 +74,8 @@ def role_waits(context: Context) -> Iterator[Finding]:
             who=names[waiting],
             whom=names[slower],
             share=shares[waiting],
+            mean=sum(time.total_ns for time in waits.values()) / (len(place_of) * typical_ns),
+            idle=_idle_ratio(context, waits),
         ),
         claims=(_with_saving(claim, min(shares), len(place_of) * typical_ns),),
         kind=Kind.BOUNDED,
@@ -83,7 +87,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
                 share=shares[slower],
             ),
             *(
-                _note_on_role(context, names[i], (of_trainers, of_others)[i], shares[i])
+                _note_on_role(context, names[i], (of_trainers, of_others)[i], waits, shares[i])
                 for i in (0, 1)
             ),
         ),
@@ -93,7 +97,26 @@ def role_waits(context: Context) -> Iterator[Finding]:
     )
 
 
-def _note_on_role(context: Context, name: str, places: Sequence[int], waiting: float) -> Note:
+def _idle_ratio(context: Context, waits: Mapping[int, Intervals]) -> float:
+    """Return the share of step time, over all GPUs, in which a GPU is idle in the waits of roles.
+
+    A page compares it with the other causes of idle time. The other waits are in communication.
+    """
+    idle_ns = sum(
+        (time - context.times[device].busy).total_ns
+        for device, time in waits.items()
+        if device in context.devices
+    )
+    return idle_ns / max(1, len(context.devices) * context.typical.total_ns)
+
+
+def _note_on_role(
+    context: Context,
+    name: str,
+    places: Sequence[int],
+    waits: Mapping[int, Intervals],
+    waiting: float,
+) -> Note:
     """Return a note on the parts of a role's step, with the largest part first.
 
     On GPUs, these are compute, waiting for the other role, and the rest; on hosts, the named phases
@@ -106,10 +129,11 @@ def _note_on_role(context: Context, name: str, places: Sequence[int], waiting: f
         working["compute"] = float(ns)
     else:
         for i, hosts in enumerate(context.ranks.each(find_host_phases)):
+            waited = waits.get(-1 - i, Intervals.empty())
             for host in hosts if -1 - i in places else ():
                 for phase, time in host.times.items():
                     words = PHASE_WORDS.get(phase, phase)
-                    working[words] = working.get(words, 0.0) + (time & typical).total_ns
+                    working[words] = working.get(words, 0.0) + ((time & typical) - waited).total_ns
     whole_ns = max(1, len(places) * typical.total_ns)
     parts = {part: ns / whole_ns for part, ns in working.items()}
     parts["waiting for the other role"] = waiting

@@ -29,6 +29,7 @@ from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.costs import Cause, cause_of, cost_of, tails_delayed_by
 from traceprof.measures.ranks.groups import Grouping, find_late_host_or_rack
 from traceprof.measures.ranks.imbalance import changes_rank
+from traceprof.measures.ranks.roles import find_roles
 from traceprof.measures.ranks.stragglers import (
     RankLateness,
     describe_delay,
@@ -144,6 +145,8 @@ def straggler(context: Context) -> Iterator[Finding]:
     if find_late_host_or_rack(context.ranks) is not None:
         return
     slow = _find_straggler(context)
+    if slow is not None and find_roles(context.ranks).are_whole(slow.places):
+        return  # `role_waits` reports that one role waits for another
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
     if slow is None or ratio < _MIN_SHARE_RATIO:
         # The clocks must be wrong if a rank computes much longer but delays no other rank.

@@ -33,6 +33,7 @@ from traceprof.session.shares import (
     parts_of,
     shares_of_causes,
     table_of,
+    waits_of_roles,
     with_shares,
 )
 
@@ -165,12 +166,16 @@ def make_verdict(
 
 
 def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
-    """Return the bottleneck in words, or "" without GPU activity."""
+    """Return the bottleneck in words. Without GPU activity, "" unless roles wait for each other."""
+    of_roles = waits_of_roles(results)
+    is_waiting = of_roles is not None and of_roles.ratio >= _MIN_NAMED_RATIO
     if not parts:
-        return ""
+        return of_roles.text if of_roles is not None and is_waiting else ""
     shares = _with_causes(results, parts)
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
+    if of_roles is not None and is_waiting and of_roles.ratio >= shares[largest]:
+        return of_roles.text
     findings = table_of(results, "findings")
     if better_known := _bottleneck_of_rule(findings):
         return better_known

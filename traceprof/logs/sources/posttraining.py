@@ -13,7 +13,7 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import Declared, LogReader, Pattern, declared, number
 
-_TIMING: Final = "timing_s/"
+_TIMINGS: Final = ("timing_s", "timing_s/timing_s")
 _STEP: Final = "step_period_ns"
 _PHASE_NAMES: Final = {
     "gen": "generation",
@@ -88,8 +88,10 @@ class VerlReader(RolloutReader):
         found = (cell.match(part.strip()) for part in match["_cells"].split(" - "))
         values = {one["key"]: number(one["value"]) for one in found if one is not None}
         for key, seconds in values.items():
-            if key.startswith(_TIMING) and seconds is not None and key != "timing_s/step":
-                self.add_phase(key.removeprefix(_TIMING), seconds, point)
+            timing, _, name = key.rpartition("/")
+            # Longer keys are of sequences within a phase, and not all of them are times.
+            if timing in _TIMINGS and seconds is not None and name != "step":
+                self.add_phase(name, seconds, point)
         step_s = values.get("timing_s/step") or values.get("perf/time_per_step")
         if step_s is None:
             return

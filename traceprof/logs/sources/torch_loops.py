@@ -160,6 +160,7 @@ class HfTrainerReader(_BarReader):
     rate: float | None = None
     steps_rate: float | None = None
     tokens: LogPoint | None = None
+    n_tokens: float | None = None
 
     def dictionaries(self, match: re.Match[str], *_: object) -> None:
         """Store the values of all dictionaries in a line."""
@@ -235,6 +236,7 @@ class HfTrainerReader(_BarReader):
 
     def _note_tokens(self, tokens: float | None, point: LogPoint) -> None:
         """Store the rate since the last noted number of tokens, which TRL counts from the start."""
+        self.n_tokens = self.n_tokens if tokens is None else tokens
         if tokens is None or not math.isfinite(point.at_s):
             return
         last = self.tokens
@@ -273,6 +275,8 @@ class HfTrainerReader(_BarReader):
             seconds = seconds_of(str(length))
         if seconds is not None:
             run.measure("total_ns", seconds * 1e9)
+            if seconds and self.n_tokens and self.tokens is None:  # no bar tells the time
+                run.metric("tokens_per_s", self.n_tokens / seconds, over="run")
         if "train_loss" in values:
             run.measure("mean_loss", number(values["train_loss"]), better="lower")
         rate = number(values.get("train_samples_per_second"))

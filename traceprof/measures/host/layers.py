@@ -213,7 +213,8 @@ def _measure(trace: Trace, source: str) -> Result:
     layers, types = paths_of_layers(spans.names)
     backward_ns = _host_backward_times(trace) if source == _RECORDED else {}
     if backward_ns:
-        columns["host_backward_ns"] = np.array([backward_ns.get(path, 0) for path in layers])
+        times = [backward_ns.get(path, 0) if path else 0 for path in layers]
+        columns["host_backward_ns"] = np.array(times)
     table = Table({"layer": layers, "type": types, **columns})
     if source == _RECORDED and not trace.recorded & set(DEVICE_TABLES):
         top_ns = int((ends - starts)[spans.parent < 0].sum())

@@ -7,7 +7,7 @@ phases trains if it has steps, and rolls out if it only computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,12 @@ class Roles:
     """The roles of ranks, by position in `find_members`; empty if all ranks have one role."""
 
     of_member: Mapping[int, str]
+
+    def are_whole(self, places: Collection[int]) -> bool:
+        """Return whether ``places`` are all ranks of one or more roles."""
+        inside = {role for place, role in self.of_member.items() if place in places}
+        outside = {role for place, role in self.of_member.items() if place not in places}
+        return bool(inside) and not inside & outside
 
     def places(self, *, are_trainers: bool) -> tuple[int, ...]:
         """Return the ranks that train, or the other ranks that have a role."""

@@ -15,6 +15,7 @@ from traceprof.measures.collectives.members import Member, find_members, list_me
 from traceprof.measures.collectives.operations import SINGLE_OPS, find_collectives
 from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
 from traceprof.measures.facts import of_window
+from traceprof.measures.ranks.roles import find_roles
 from traceprof.measures.rows import ints, rows_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Int64Array
@@ -141,11 +142,13 @@ def _measure_rank(
 def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     """Return the ranks that do more in their own steps than the others, and wait less for them.
 
-    A rank without steps has another role than ranks with steps, and is not compared with them. None
+    Only trainers are compared if ranks have roles, and only ranks with steps if any has some. None
     if no rank stands out, if no rank has exposed communication (then ranks need not wait), or if a
     rank has fewer than 3 collectives.
     """
     times = work_times(ranks)
+    if trainers := find_roles(ranks).places(are_trainers=True):
+        times = times.take(np.isin(times["place"], trainers))
     # A rank without steps has another role, and its whole recording is no step.
     if (times["n_steps"] > 0).any():
         times = times.take(times["n_steps"] > 0)

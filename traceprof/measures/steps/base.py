@@ -217,8 +217,9 @@ def _are_inside(ledger: Table, window: TimeWindow) -> Bools:
     Ranks do not end steps at the same time, so a gap of one rank may overlap a step of another
     rank.
     """
-    starts, ends = bounds_on_device(ledger)
-    return np.asarray(window.times.covered_ns(starts, ends) * 2 >= ends - starts, np.bool_)
+    covered_ns = window.times.covered_ns(*bounds_on_device(ledger))
+    # A window has gaps where the recorder paused the program; a step that contains one counts.
+    return np.asarray(covered_ns * 2 >= ledger["duration_ns"], np.bool_)
 
 
 def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:

@@ -301,9 +301,13 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
     )
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
-    return _with_steps(
-        ranks, _with_warmup(ranks.whole.parts, tables, _SELECTED, 1.0, ranks.parts[0].warmup_steps)
-    )
+    return with_steps_of(ranks, tables, _SELECTED)
+
+
+def with_steps_of(ranks: Ranks, tables: Sequence[Table], source: str) -> Ranks:
+    """Return the ranks with the steps of one table per rank, with columns `STEP_COLUMNS`."""
+    n_warmup = ranks.parts[0].warmup_steps
+    return _with_steps(ranks, _with_warmup(ranks.whole.parts, tables, source, 1.0, n_warmup))
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:

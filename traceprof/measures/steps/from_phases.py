@@ -250,9 +250,13 @@ def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str
     usual = sizes.most_common(1)[0][0]
     several = f", {usual} optimizers per step" if usual > 1 else ""
     if updates:
-        n_updates = updates.most_common(1)[0][0]
-        several = f", {ROLLOUT} and {n_updates} update{'s' * (n_updates > 1)} per step"
+        several = with_updates(updates.most_common(1)[0][0])
     return Table(dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))), several
+
+
+def with_updates(n_updates: int) -> str:
+    """Return the part of the source of steps that are iterations of post-training."""
+    return f", {ROLLOUT} and {n_updates} update{'s' * (n_updates > 1)} per step"
 
 
 def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:

@@ -91,8 +91,8 @@ SPEC: Final = ResultSpec.of(
     total h2d_bytes: bytes copied from host to GPU by copies that start in the step
     total d2h_bytes: bytes copied from GPU to host by copies that start in the step
     total p2p_bytes: bytes copied between GPUs by copies that start in the step
-    total generated_tokens_count: number of tokens generated in the step, including the padding of
-        sequences that ended early
+    total generated_tokens_count: number of tokens generated in the step. For loops of forward
+        passes, it includes the padding of sequences that ended early
     total processed_tokens_count: tokens that an inference server processed in the step: those of
         prompts and one for each running sequence, from the name of the step
     total sequences_count: sequences in the batch of an inference server, from the name of the step

@@ -38,6 +38,7 @@ _TENSORS_ARGUMENT = {
 _PEER_OPERATORS = ("send", "recv_")  # operators whose third argument is the peer
 _TAG_ARGUMENT = {"send": 3, "recv_": 3, "recv_any_source_": 2}
 _MAX_PENDING = 1000
+_MIN_WAIT_NS = 50000  # shorter waits have no range; NCCL's waits do not block
 _DISPATCH_KEYS = ("AutogradCPU", "AutogradCUDA")
 _POINT_TO_POINT = ("send", "recv", "recv_any_source")
 _libraries = []
@@ -298,9 +299,13 @@ class _PendingCalls:
     def _wrap_wait(self, wait):
         @functools.wraps(wait)
         def wait_and_note(work, *args, **kwargs):
+            start_ns = time_ns()
             try:
                 return wait(work, *args, **kwargs)
             finally:
+                end_ns = time_ns()
+                if end_ns - start_ns >= _MIN_WAIT_NS and session.active:
+                    session.emitter().add_past(start_ns, end_ns, "comm:wait")
                 _, call = self._calls.pop(id(work), (None, None))
                 if call is not None:
                     call.complete_now()

@@ -13,17 +13,20 @@ Four sources name them:
   then is it known. A following pass over the whole sequences computes log-probabilities.
 
 The mark ``generation.running`` is the number of sequences of a pass, if it changed. The marks
-``generated.sequences`` and ``generated.tokens`` follow each generation. Tokens include
-the padding of sequences that ended early.
+``generated.sequences`` and ``generated.tokens`` follow each generation. Of loops of forward passes,
+tokens include the padding of sequences that ended early.
 """
 
 import asyncio
 import functools
+import inspect
 import threading
 
 from . import session, steps
 from .after_import import call_after_import, complain
 from .clock import time_ns
+from .coroutine_ranges import CoroutineRange
+from .decoding import MIN_DECODED, Sequence, count_generated, token_shape
 from .replaced import replace
 from .rollout_calls import (
     CALLS,
@@ -40,22 +43,23 @@ from .rollout_calls import (
     USED,
 )
 
-_MIN_DECODED = 4  # passes; fewer may be batches that happen to grow
 _MAX_LENGTH_DIFFERENCE = 2  # log-probabilities shift the sequences by one token
 _MODELS_OF_REWARDS = ("Reward", "SequenceClassification")
 _MODELS_OF_VALUES = ("Value", "Critic", "TokenClassification")
-_CACHES = ("past_key_values", "past", "cache", "kv_cache", "cache_params")
 
 # open_calls: number of open calls that generate. decoded: a `Sequence`. finished: number and length
 # of the last generated sequences. update: [start, end] of the open update. rollout: [start, end,
 # whether an environment made a step] since the last training pass. learns: whether a rollout
-# preceded the first optimizer step. n_counted: number of counted generations.
+# preceded the first optimizer step. counted: what the calls within an open generation generated.
+# pass: phase, start, and end of the last pass without gradients, until something else begins.
 local = threading.local()
 
 
 def install_rollouts(torch):
     """Wrap the calls and timers of the libraries, once the program imports them."""
     session.at_end(end_spans)
+    for block in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
+        replace(block, "__exit__", _wrap_exit(torch, block.__exit__))
     wraps = {"gymnasium": [functools.partial(_wrap_make, torch)], ENGINE_STEPS[0]: [_wrap_engine]}
     for (module, owner, function), phase in CALLS.items():
         wrap = functools.partial(_wrap_call, torch, owner, function, phase)
@@ -94,7 +98,7 @@ def _wrap_engine(module):
 
 
 def _mark_running(n):
-    """Mark the number of sequences that are still generated, if it changed."""
+    """Mark the number of generated sequences, if it changed."""
     if local.__dict__.get("running") != n:
         local.running = n
         session.emitter().mark(RUNNING, n)
@@ -117,7 +121,7 @@ def _wrap_make(torch, gymnasium):
 def _wrap_call(torch, owner, function, phase, module):
     owner = getattr(module, owner, None)
     original = getattr(owner, function, None)
-    if original is not None:
+    if original is not None and not inspect.iscoroutinefunction(original):
         replace(owner, function, _in_phase(torch, original, phase))
 
 
@@ -134,56 +138,47 @@ def _in_phase(torch, original, phase):
         emitter = session.emitter()
         emitter.push(phase, steps.number)
         local.open_calls = n_open + 1
-        n_counted, result = local.__dict__.get("n_counted", 0), None
+        outer, result = local.__dict__.get("counted"), None
+        if phase == GENERATION:
+            local.counted = (0, 0, 0)
         try:
             result = original(*args, **kwargs)
         finally:
             local.open_calls = n_open
-            is_counted = n_counted != local.__dict__.get("n_counted", 0)
-            if phase == GENERATION and result is not None and not is_counted:
-                _mark_generated(emitter, *count_generated(torch, result, args, kwargs))
-            emitter.pop()
+            if phase == GENERATION:
+                _count(emitter, outer, count_generated(torch, result, args, kwargs))
+            _pop_phase(emitter)
             _extend_rollout(phase == ENVIRONMENT)
         return result
 
     return call
 
 
-def count_generated(torch, result, args, kwargs):
-    """Return the number of sequences and tokens that a call generated, and the longest length.
+def _pop_phase(emitter):
+    """End the range of a call or timer; what follows a pass within it is outside of it."""
+    local.__dict__.pop("pass", None)
+    emitter.pop()
 
-    (0, 0, 0) if unknown. Results are tensors of tokens, which begin with the prompt, or lists of
-    requests: of vLLM with ``outputs``, each with ``token_ids``, of SGLang with ``meta_info``. A
-    result that the program reads piece by piece stays unread.
+
+def _count(emitter, outer, counted):
+    """Add what a call generated to ``outer``, the counts of the call around it, or mark it.
+
+    The result of the outer call is preferred: it lacks, for example, the answers of tools.
     """
-    try:
-        sequences = getattr(result, "sequences", result)
-        if isinstance(sequences, torch.Tensor):
-            n, length = sequences.shape
-            prompt = kwargs.get(
-                "input_ids", kwargs.get("inputs", args[1] if len(args) > 1 else None)
-            )
-            is_encoder_decoder = getattr(getattr(args[0], "config", None), "is_encoder_decoder", 0)
-            n_prompt = prompt.shape[-1] if isinstance(prompt, torch.Tensor) else 0
-            return n, n * (length - (1 if is_encoder_decoder else n_prompt)), length
-        requests = [result] if isinstance(result, dict) else result
-        if not isinstance(requests, (list, tuple)):
-            return 0, 0, 0
-        lengths = []
-        for request in requests:
-            if isinstance(request, dict):
-                lengths.append(request["meta_info"]["completion_tokens"])
-            else:
-                lengths += [len(output.token_ids) for output in request.outputs]
-        return len(lengths), sum(lengths), 0
-    except Exception:
-        return 0, 0, 0
+    n_sequences, n_tokens, length = local.counted
+    if counted[0]:
+        n_sequences, n_tokens = counted[:2]
+        length = max(length, counted[2])
+    local.counted = outer
+    if outer is None:
+        _mark_generated(emitter, n_sequences, n_tokens, length)
+    else:
+        local.counted = outer[0] + n_sequences, outer[1] + n_tokens, max(outer[2], length)
 
 
 def _mark_generated(emitter, n_sequences, n_tokens, length):
     local.finished = (n_sequences, length)
     if n_sequences:
-        local.n_counted = local.__dict__.get("n_counted", 0) + 1
         emitter.mark("generated.sequences", n_sequences)
         emitter.mark("generated.tokens", n_tokens)
 
@@ -213,8 +208,9 @@ def _wrap_context_class(torch, cls, argument):
 
     @functools.wraps(enter)
     def __enter__(self):
-        open_timers = local.__dict__.setdefault("open_timers", [])
-        open_timers.append(_begin_timed(torch, getattr(self, argument, "")))
+        # Coroutines take turns, so timers of a thread need not nest.
+        open_timers = local.__dict__.setdefault("open_timers", {})
+        open_timers[id(self)] = _begin_timed(torch, getattr(self, argument, ""))
         return enter(self)
 
     @functools.wraps(leave)
@@ -222,9 +218,9 @@ def _wrap_context_class(torch, cls, argument):
         try:
             return leave(self, *error)
         finally:
-            emitter = local.open_timers.pop() if local.__dict__.get("open_timers") else None
+            emitter = local.__dict__.get("open_timers", {}).pop(id(self), None)
             if emitter is not None:
-                emitter.pop()
+                _pop_phase(emitter)
 
     replace(cls, "__enter__", __enter__)
     replace(cls, "__exit__", __exit__)
@@ -251,76 +247,25 @@ class _Timed:
             return self._context.__exit__(*error)
         finally:
             if self._emitter is not None:
-                self._emitter.pop()
+                _pop_phase(self._emitter)
 
 
 def _begin_timed(torch, name):
     """Begin the range of a timer; return its emitter, or None if the timer names no phase.
 
-    Timers of coroutines are omitted, because ranges of a thread must nest. The model that is
-    trained computes log-probabilities as part of its forward pass.
+    TRL's method computes log-probabilities of the model that is trained in its forward pass.
     """
     phase = TIMED.get(str(name).replace("/", ".").rpartition(".")[2])
-    if phase is None or not session.active or asyncio._get_running_loop() is not None:
+    if phase is None or not session.active:
         return None
-    if phase == LOGPROBS and torch is not None and torch.is_grad_enabled():
+    if "per_token_logps" in name and torch is not None and torch.is_grad_enabled():
         return None
     end_spans()
+    if asyncio._get_running_loop() is not None:
+        return CoroutineRange(phase)
     emitter = session.emitter()
     emitter.push(phase, steps.number)
     return emitter
-
-
-class Sequence:
-    """Sequences that forward passes without gradients extend token by token."""
-
-    def __init__(self, module, shape, start_ns):
-        self.module, self.start_ns, self.end_ns = id(module), start_ns, start_ns
-        self.n_sequences, self.n_tokens, self.n_passes = shape[0], 0, 0
-        self.batch, self.length, self.last = shape[0], shape[1], shape[1]
-        self.is_cached = False
-
-    def is_continued(self, module, shape, kwargs):
-        """Return whether a pass of ``module`` over tokens of this shape adds a token."""
-        batch, length = shape
-        if id(module) != self.module or batch > self.batch:
-            return False
-        if length == self.last + 1 and not self.is_cached:
-            return True
-        if length != 1:
-            return False
-        has_prompt = self.n_passes == 1 and self.last > 1
-        return self.is_cached or has_prompt or _has_cache(kwargs)
-
-    def add(self, shape):
-        """Note a pass that adds a token; call `finish_pass` after it."""
-        self.is_cached |= shape[1] == 1 and self.last >= 1 and self.n_passes > 0
-        self.batch, self.last = shape
-        self.length += self.n_passes > 0
-        self.n_passes += 1
-        self.n_tokens += shape[0]
-
-
-def _has_cache(kwargs):
-    return any(
-        kwargs.get(name) is not None and not isinstance(kwargs[name], bool) for name in _CACHES
-    )
-
-
-def token_shape(torch, args, kwargs):
-    """Return (sequences, tokens) of the first tensor of a call; None if it is no tensor of tokens.
-
-    Tokens are integers.
-    """
-    tensor = kwargs.get("input_ids")
-    if tensor is None:
-        tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
-        tensor = next(tensors, None)
-    if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int64, torch.int32):
-        return None
-    if tensor.dim() == 1:
-        return 1, tensor.shape[0]
-    return tuple(tensor.shape) if tensor.dim() == 2 and tensor.shape[1] else None
 
 
 def begin_pass(torch, module, args, kwargs, name="eval"):
@@ -332,38 +277,99 @@ def begin_pass(torch, module, args, kwargs, name="eval"):
         begin_training()
         _note_learning(torch, args, kwargs)
         return name
+    start_ns, ends_decoding = time_ns(), "decoded" in local.__dict__
+    phase = _phase_of_pass(torch, module, args, kwargs)
+    local.started = phase, time_ns()
+    if ends_decoding and phase in (LOGPROBS, REWARD):  # writing the generation took time
+        session.emitter().add_past(start_ns, local.started[1], phase, steps.number)
+    return "eval" if phase == GENERATION else phase
+
+
+def _phase_of_pass(torch, module, args, kwargs):
+    """Return the phase of a pass without gradients."""
     _end_update()
     _extend_rollout()
+    last = local.__dict__.pop("pass", None)
     if local.__dict__.get("open_calls"):
         return "eval"
     shape = token_shape(torch, args, kwargs)
+    decoded = local.__dict__.get("decoded")
+    if decoded is not None and _is_decoded(decoded, module, shape, kwargs):
+        return GENERATION
+    end_decoding()
     if shape is None:
         return "eval"
-    decoded = local.__dict__.get("decoded")
-    if decoded is not None and decoded.is_continued(module, shape, kwargs):
-        decoded.add(shape)
-        if decoded.n_passes >= _MIN_DECODED:
-            _mark_running(shape[0])
-        return "eval"
-    end_decoding()
     if _is_whole_sequence(shape):
-        kind = type(module).__name__
-        if any(word in kind for word in _MODELS_OF_VALUES):
-            return "eval"
-        return REWARD if any(word in kind for word in _MODELS_OF_REWARDS) else LOGPROBS
+        phase = _phase_of_scores(type(module).__name__)
+        if last is not None and last[0] == phase:
+            _extend_pass(*last)
+        return phase
     local.decoded = Sequence(module, shape, time_ns())
     local.decoded.add(shape)
-    return "eval"
+    return GENERATION
+
+
+def _is_decoded(decoded, module, shape, kwargs):
+    """Return whether a pass extends the sequences; ``shape`` is None without tokens."""
+    if shape is None:
+        return decoded.has_part(module)
+    if not decoded.is_continued(module, shape, kwargs):
+        return False
+    decoded.add(shape)
+    if decoded.n_passes >= MIN_DECODED:
+        _mark_running(shape[0])
+    return True
+
+
+def _phase_of_scores(kind):
+    """Return the phase of a pass over generated sequences, by the class of the model."""
+    if any(word in kind for word in _MODELS_OF_VALUES):
+        return "eval"
+    return REWARD if any(word in kind for word in _MODELS_OF_REWARDS) else LOGPROBS
 
 
 def end_pass():
     """Note the end of a forward pass."""
-    decoded = local.__dict__.get("decoded")
-    if decoded is not None:
-        decoded.end_ns = time_ns()
-    if "rollout" in local.__dict__:
+    state, now = local.__dict__, time_ns()
+    phase, start_ns = state.pop("started", ("eval", now))
+    if phase != "eval":
+        state["pass"] = phase, start_ns, now
+    if phase == GENERATION and "decoded" in state:
+        state["decoded"].end_ns = now
+    if "rollout" in state:
         _extend_rollout()
     end_training()
+
+
+def _wrap_exit(torch, original):
+    """Return the end of a block without gradients; it is also the end of the phase of a pass.
+
+    Log-probabilities and samples are computed from the output of the pass, outside of modules.
+    """
+
+    @functools.wraps(original)
+    def __exit__(self, *error):
+        result = original(self, *error)
+        last = local.__dict__.pop("pass", None)
+        if last is not None:
+            now = _extend_pass(*last)
+            if now and not torch.is_grad_enabled():
+                local.__dict__["pass"] = (*last[:2], now)
+        return result
+
+    return __exit__
+
+
+def _extend_pass(phase, start_ns, end_ns):
+    """Extend the phase of a pass until now, and return the time; None after longer, other work."""
+    now = time_ns()
+    if now - end_ns > end_ns - start_ns or not session.active:
+        return None
+    if phase != GENERATION:
+        session.emitter().add_past(end_ns, now, phase, steps.number)
+    elif "decoded" in local.__dict__:
+        local.decoded.end_ns = now
+    return now
 
 
 def _is_whole_sequence(shape):
@@ -374,8 +380,9 @@ def _is_whole_sequence(shape):
 
 def end_decoding():
     """Write the range of the sequences that were decoded last, if there are any."""
+    local.__dict__.pop("pass", None)
     decoded = local.__dict__.pop("decoded", None)
-    if decoded is None or decoded.n_passes < _MIN_DECODED:
+    if decoded is None or decoded.n_passes < MIN_DECODED:
         return
     emitter = session.emitter()
     emitter.add_past(decoded.start_ns, decoded.end_ns, GENERATION, steps.number)

@@ -34,10 +34,30 @@ CALLS = {
         "RemoteExperienceMaker",
         "make_experience_batch",
     ): LOGPROBS,
+    (
+        _OPENRLHF + "ppo_utils.experience_maker",
+        "RemoteExperienceMaker",
+        "compute_advantages_and_returns",
+    ): ADVANTAGE,
     (_OPENRLHF + "ppo_trainer", "BasePPOTrainer", "ppo_train"): UPDATE,
+    (_OPENRLHF + "ray.ppo_actor", "ActorPPOTrainer", "ppo_train"): UPDATE,
+    (_OPENRLHF + "ray.ppo_actor", "ActorPPOTrainer", "broadcast_to_vllm"): WEIGHTS,
+    (_OPENRLHF + "ray.ppo_critic", "CriticPPOTrainer", "ppo_train"): UPDATE,
     ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"): ENVIRONMENT,
     ("gymnasium.vector.async_vector_env", "AsyncVectorEnv", "step"): ENVIRONMENT,
 }
+# verl's workers, which run in processes of their own
+for _module in ("engine_workers", "fsdp_workers", "megatron_workers"):
+    for _owner, _function, _phase in (
+        ("ActorRolloutRefWorker", "generate_sequences", GENERATION),
+        ("ActorRolloutRefWorker", "compute_log_prob", LOGPROBS),
+        ("ActorRolloutRefWorker", "compute_ref_log_prob", LOGPROBS),
+        ("ActorRolloutRefWorker", "update_actor", UPDATE),
+        ("CriticWorker", "compute_values", LOGPROBS),
+        ("CriticWorker", "update_critic", UPDATE),
+        ("RewardModelWorker", "compute_rm_score", REWARD),
+    ):
+        CALLS["verl.workers." + _module, _owner, _function] = _phase
 # (module, function or class whose call returns a context manager, argument with the name)
 TIMERS = (
     ("trl.extras.profiling", "ProfilingContext", "name"),
@@ -50,6 +70,7 @@ TIMERS = (
     ("nemo_rl.utils.timer", "Timer.time", "label"),
     ("nemo_rl.utils.timer", "ThreadSafeTimer.time", "label"),
     ("slime.utils.timer", "Timer.context", "name"),
+    ("slime.observability.timer", "Timer.context", "name"),
     ("skyrl_train.utils.utils", "Timer", "message"),
     ("skyrl.train.utils.utils", "Timer", "message"),
 )
@@ -91,4 +112,24 @@ TIMED = {
     "critic_train": UPDATE,
     "policy_critic_overlap_train": UPDATE,
     "sync_weights_to_inference_engines": WEIGHTS,
+    "param_sync": WEIGHTS,
+    "weight_sync": WEIGHTS,
+    "switch_to_rollout": ENGINE,
+    "switch_to_trainer": ENGINE,
+    "offload_before_refit": ENGINE,
+    "policy_offload_after_refit": ENGINE,
+    "training_prep": ENGINE,
+    "logprob_inference_prep": ENGINE,
+    "exposed_generation": GENERATION,
+    "generate_sequences": GENERATION,
+    "value_inference": LOGPROBS,
+    "teacher_logprob_inference": LOGPROBS,
+    "compute_rewards": REWARD,
+    "apply_reward_kl_penalty": REWARD,
+    "calc_advantages_and_returns": ADVANTAGE,
+    "calc_values_logprobs_rewards_kl": LOGPROBS,
+    "value_training": UPDATE,
+    "train_critic_and_policy": UPDATE,
+    "total_validation_time": "eval",
+    "eval": "eval",
 }
