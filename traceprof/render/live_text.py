@@ -16,7 +16,7 @@ from traceprof.recording.live.status import Node
 from traceprof.recording.live.view import RankView, RunView, Straggler
 from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
-from traceprof.units import format_bytes, format_duration, format_number, format_ratio
+from traceprof.units import NS_PER_S, format_bytes, format_duration, format_number, format_ratio
 
 _MIN_WIDTH: Final = 40
 _MAX_RANKS: Final = 16
@@ -48,6 +48,7 @@ def watch_text(view: RunView, nodes: Sequence[Node], name: str, width: int = 100
     for label, texts in (
         ("Step time", _step_time(view)),
         ("Phases", _phases(view)),
+        ("Progress", _progress(view)),
         ("Metrics", _metrics(view)),
         ("Ranks", _ranks(view)),
         ("Problem", problems(view)),
@@ -119,6 +120,33 @@ def _phases(view: RunView) -> list[str]:
     shares = ((name, ns / view.step_ns) for name, ns in view.phases_ns.items() if ns)
     text = " · ".join(f"{name} {format_ratio(share)}" for name, share in shares)
     return [f"{text}  ({view.shown})" if len(view.ranks) > 1 else text]
+
+
+def _progress(view: RunView) -> list[str]:
+    """Return how far the run and the epoch are, and the time to their ends, if it is known."""
+    texts = []
+    for kind, unit in (("run", ""), ("epoch", " batches")):
+        progress = view.progress.get(kind)
+        if progress is None:
+            continue
+        done, total = (format_number(round(value, 2)) for value in (progress.done, progress.total))
+        source = plain_text(progress.source, _MAX_NAME)
+        text = f"{done} of {total}{unit} of the {kind} ({source})"
+        if progress.left_ns is not None:
+            text += f", about {_clock_time(progress.left_ns)} to its end"
+        texts.append(text)
+    return [" · ".join(texts)] if texts else []
+
+
+def _clock_time(ns: float) -> str:
+    """Return a time in its two largest units: "3 d 4 h", "2 min 5 s", "40 s"."""
+    values = []
+    seconds = round(ns / NS_PER_S)
+    for unit, size_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        values.append((seconds // size_s, unit))
+        seconds %= size_s
+    first = next((at for at, (value, _) in enumerate(values) if value), len(values) - 1)
+    return " ".join(f"{value} {unit}" for value, unit in values[first : first + 2])
 
 
 def _metrics(view: RunView) -> list[str]:

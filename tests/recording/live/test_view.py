@@ -184,6 +184,31 @@ def test_untrusted_texts_cannot_control_the_terminal(tmp_path):
     assert "1.5 (step 3)" in watch_text(view, [], "run")
 
 
+def test_the_time_to_the_end_is_that_of_the_rank_that_ends_last(tmp_path):
+    now = 10_000 * 1_000_000_000
+    for rank, done in enumerate((400, 200)):  # since 100 s: 1 to 2 of 1,000 are left per 0.25 s
+        progress = {"run": [done, 1000, 0, now - 100_000_000_000, "Trainer"]}
+        fields = {"progress": progress, "now_ns": now, "boot": ""}
+        write_status(tmp_path, rank, [EVEN] * 20, **fields)
+    view = look(tmp_path)
+    run = view.progress["run"]
+    assert (run.done, run.total) == (200, 1000)
+    assert run.left_ns == pytest.approx(400e9, rel=0.01)
+    assert "200 of 1000 of the run (Trainer), about 6 min 40 s to its end" in watch_text(
+        view, [], "run"
+    )
+
+
+def test_without_a_length_or_a_speed_there_is_no_time_to_the_end(tmp_path):
+    write_status(tmp_path, 0, [EVEN] * 20)
+    assert "Progress" not in watch_text(look(tmp_path), [], "run")
+    write_status(tmp_path, 0, [EVEN] * 20, progress={"epoch": [3, 50, 3, 1, "DataLoader"]})
+    text = watch_text(look(tmp_path), [], "run")
+    assert "3 of 50 batches of the epoch (DataLoader)\n" in text
+    write_status(tmp_path, 0, [EVEN] * 20, ended="finished", progress={"run": [5, 9, 0, 1, "x"]})
+    assert "Progress" not in watch_text(look(tmp_path), [], "run")
+
+
 def test_many_ranks_fit_on_a_page(tmp_path):
     for rank in range(40):
         write_status(tmp_path, rank, [SLOW if rank == 37 else FAST] * 20)

@@ -24,6 +24,7 @@ _MAD_FACTOR: Final = 3.0
 _MIN_STALL_NS: Final = 5_000_000_000
 _STALL_STEPS: Final = 10
 _N_BARS: Final = 32
+_MAX_TOTAL: Final = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,20 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the run, or the epoch, is, according to ``source``, which states its length.
+
+    ``left_ns`` is the time to the end at the mean speed of the last half, with evaluations; None
+    until the speed is known.
+    """
+
+    done: float
+    total: float
+    left_ns: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """A run now.
 
@@ -79,6 +94,7 @@ class RunView:
     straggler; without a straggler, of the rank with the longest steps (``shown``). Rates include
     the time between steps.
 
+    ``progress``: "run" or "epoch" → that of the rank that ends last; empty if no length is known.
     ``bars_ns`` are step times of the last steps, oldest first. ``why_no_straggler`` is set if ranks
     cannot be compared. ``missing`` is the number of ranks without a status; None: unknown.
     """
@@ -96,6 +112,7 @@ class RunView:
     why_no_straggler: str = ""
     stalled: tuple[RankView, ...] = ()
     metrics: dict[str, tuple[float | None, int]] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
     missing: int | None = None
     n_damaged: int = 0
     time_s: float = 0.0
@@ -139,10 +156,24 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
         why_no_straggler=reason,
         stalled=tuple(rank for rank in ranks if rank.state == "stalled"),
         metrics=dict(lowest.header.metrics) if lowest else {},
+        progress=_progress_of([process for process in running if not process.header.ended]),
         missing=max(0, max(sizes) - len(known)) if sizes else None,
         n_damaged=n_damaged,
         time_s=time.time(),
     )
+
+
+def _progress_of(processes: Sequence[Process]) -> dict[str, Progress]:
+    """Return the progress of the run and of the epoch, of the process that ends last."""
+    found: dict[str, Progress] = {}
+    for process in processes:
+        for kind, (done, total, earlier, earlier_ns, source) in process.header.progress.items():
+            elapsed_ns = process.header.now_ns + process.silence_ns - earlier_ns
+            is_known = done > earlier and elapsed_ns > 0 and total <= _MAX_TOTAL
+            left_ns = (total - done) * elapsed_ns / (done - earlier) if is_known else None
+            if kind not in found or (left_ns or 0) > (found[kind].left_ns or 0):
+                found[kind] = Progress(done, total, left_ns, source)
+    return found
 
 
 def _rank_order(process: Process, straggler: Straggler | None) -> tuple[bool, float]:

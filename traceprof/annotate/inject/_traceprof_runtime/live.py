@@ -25,7 +25,7 @@ import time
 import zlib
 from time import monotonic_ns
 
-from . import clock, live_periods, process_record, session, settings, steps
+from . import clock, live_periods, live_progress, process_record, session, settings, steps
 from .identity import identity
 from .spool import start_thread
 
@@ -240,6 +240,7 @@ class Status:
         self._thread = None
         self._n_written = self._n_added = self._n_errors = 0
         self.periods = live_periods.Sums()
+        self._progress = live_progress.Progress()
         self._rank = (None, None)
         self._started_ns = clock.time_ns()
         self.ended = ""
@@ -337,6 +338,7 @@ class Status:
             "memory_bytes": _resident_bytes(),
             "device_bytes": _device_bytes(),
             "metrics": dict(emitter.metrics),
+            "progress": self._progress.read(n_steps, now),
             "capture": self.capture,
             "n_errors": self._n_errors,
             "ended": self.ended,

@@ -10,7 +10,7 @@ process shows the progress.
 import json
 import os
 
-from . import hook_windows, live, process_record, session, settings, steps
+from . import hook_windows, live, live_progress, process_record, session, settings, steps
 from .after_import import complain
 
 REQUEST = "request.json"
@@ -155,6 +155,7 @@ def install_live(torch):
     global _has_torch
     if settings.LIVE:
         _has_torch = True
+        live_progress.install_progress(torch)
         if not settings.ALWAYS:
             captures.install(torch)
         session.at_end(_close)  # after the last step is closed
