@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -101,6 +101,15 @@ def capture(
     ranks: Annotated[
         str | None, option("--ranks", "Record only these ranks: 0,5. Default: all ranks.", "LIST")
     ] = None,
+    recorder: Annotated[
+        Literal["torch", "cupti"],
+        option(
+            "--with",
+            "Record GPU activity with torch (default) or cupti. cupti costs less and "
+            "records no operators.",
+            "RECORDER",
+        ),
+    ] = "torch",
     timeout: Annotated[
         float, option("--timeout", "Stop waiting after SECONDS.", "SECONDS", min=1.0)
     ] = 300.0,
@@ -110,7 +119,8 @@ def capture(
     from traceprof.recording.live.capture import capture as capture_steps
     from traceprof.recording.live.status import LiveRun
 
-    recording = capture_steps(LiveRun(run), steps, parse_ranks(ranks), timeout, message)
+    chosen = parse_ranks(ranks)
+    recording = capture_steps(LiveRun(run), steps, chosen, timeout, message, recorder)
     for line in recording.lines:
         message(line)
     output = recording.output

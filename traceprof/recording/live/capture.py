@@ -42,6 +42,7 @@ class CaptureRequest:
     first: int
     n_steps: int
     ranks: frozenset[int] | None = None
+    recorder: str = "torch"
 
     def state_of(self, process: Process) -> str:
         """Return the state of this capture in a process ("waiting", "done" …; "": not received)."""
@@ -50,9 +51,9 @@ class CaptureRequest:
 
 
 def send_request(
-    run: LiveRun, n_steps: int, ranks: Collection[int] | None = None
+    run: LiveRun, n_steps: int, ranks: Collection[int] | None = None, recorder: str = "torch"
 ) -> CaptureRequest:
-    """Ask the running processes of ``run`` to capture their next steps.
+    """Ask the running processes of ``run`` to capture their next steps with "torch" or "cupti".
 
     All ranks begin at the same step, which is about 2 s in the future.
 
@@ -77,12 +78,13 @@ def send_request(
         )
     number, folder = _new_folder(run.live)
     chosen = None if ranks is None else frozenset(ranks)
-    request = CaptureRequest(number, folder, _first_step(processes), n_steps, chosen)
+    request = CaptureRequest(number, folder, _first_step(processes), n_steps, chosen, recorder)
     document = {
         "id": number,
         "first": request.first,
         "steps": n_steps,
         "ranks": None if ranks is None else sorted(ranks),
+        "with": recorder,
     }
     with writing(run.live / REQUEST):
         write_file(run.live / REQUEST, json.dumps(document), force=True)
@@ -195,7 +197,7 @@ def write_capture(run: LiveRun, request: CaptureRequest) -> Recording:
     if not has_captured(folder):
         shutil.rmtree(folder, ignore_errors=True)
         raise RecordingError("no process captured any step before it ended")
-    notes = write_notes(folder, _notes_of(run.live, output))
+    notes = write_notes(folder, _notes_of(run.live, output), recorder=request.recorder)
     record_request = replace(notes.request(), force=True)
     output.mkdir(exist_ok=True)
     recording = finish(record_request, folder, notes, ())
@@ -216,6 +218,7 @@ def capture(
     ranks: Collection[int] | None,
     timeout_s: float,
     say: Callable[[str], None],
+    recorder: str = "torch",
 ) -> Recording:
     """Capture the next steps of a running program, and write their trace.
 
@@ -223,7 +226,7 @@ def capture(
         UsageError, RecordingError: see `send_request`, `wait_for`, and `write_capture`.
         TraceError: the folder has no description of its recording.
     """
-    request = send_request(run, n_steps, ranks)
+    request = send_request(run, n_steps, ranks, recorder)
     say(f"capture {request.number} begins at step {request.first}")
     try:
         for problem in wait_for(run, request, timeout_s, say):

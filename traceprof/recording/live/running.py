@@ -19,6 +19,7 @@ import numpy as np
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.formats.runs.manifest import NOTES
 from traceprof.recording import work_folder
+from traceprof.recording.cupti.spool import LIBRARY
 from traceprof.recording.job import announced, job_of, label_of
 from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
 from traceprof.recording.live.node import MetricsFile, NodeStatus
@@ -264,6 +265,8 @@ def live_environment(live: Path, request: RecordRequest, *, is_always: bool) -> 
     """
     environment = child_environment(live.absolute(), request)
     environment |= {"TRACEPROF_LIVE": "1", "TRACEPROF_ALWAYS": "1" if is_always else ""}
+    if LIBRARY.exists():  # for `traceprof capture --with cupti`
+        environment["TRACEPROF_CUPTI_RECORDER"] = str(LIBRARY)
     disabled = os.environ.get("TRACEPROF_DISABLE", "")
     environment["TRACEPROF_DISABLE"] = ",".join(filter(None, (disabled, "sizes")))
     return environment

@@ -160,11 +160,11 @@ def _wrap_next(torch, original, boundaries):
             return original(self)
         may_train = is_grad_enabled()
         start_ns = monotonic_ns()
-        if boundaries.only is not None and boundaries.n_batch_turns == 1 and may_train:
-            if boundaries.start_ns:
-                boundaries.record(
-                    (boundaries.start_ns, start_ns, boundaries.data_ns, boundaries.n_samples)
-                )
+        is_next_step = boundaries.n_batch_turns == 1 and boundaries.only is not None and may_train
+        if is_next_step and boundaries.start_ns:
+            boundaries.record(
+                (boundaries.start_ns, start_ns, boundaries.data_ns, boundaries.n_samples)
+            )
             boundaries.start_ns = start_ns
             boundaries.data_ns = boundaries.n_samples = boundaries.n_batch_turns = 0
         else:

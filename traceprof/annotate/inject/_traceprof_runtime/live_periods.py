@@ -36,12 +36,11 @@ class Sums:
         ):
             parts.setdefault(minute, []).extend(part)
         for minute, part in parts.items():
-            columns = list(zip(*part))
-            durations = sorted(columns[_DURATION])
+            durations = sorted(map(operator.itemgetter(_DURATION), part))
             self.median_ns = durations[len(part) // 2]
             new = (
                 *(len(part), sum(durations), durations[0], durations[-1]),
-                *(sum(columns[at]) for at in (_WAIT, _DATA, _SAMPLES)),
+                *(sum(map(operator.itemgetter(at), part)) for at in (_WAIT, _DATA, _SAMPLES)),
                 len(part) * self.median_ns,
             )
             for seconds, _ in PERIODS:

@@ -76,7 +76,7 @@ def _find_run():
 
 
 def _progress_of_lightning(trainer):
-    """Return (done, total, source): of the batches of all epochs, or of the steps if they end it."""
+    """Return (done, total, source): of the batches of all epochs, or of the steps."""
     batches = trainer.fit_loop.epoch_loop.batch_progress.total.completed
     n_epochs, per_epoch = trainer.max_epochs, trainer.num_training_batches
     ends = []
