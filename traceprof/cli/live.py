@@ -11,7 +11,7 @@ import typer
 
 from traceprof.cli.options import AsJson, open_traces, option, with_options
 from traceprof.cli.output import Printing, message, out, print_answer
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
     from traceprof.recording.live.status import LiveRun, Node
@@ -29,6 +29,9 @@ def watch(
         float, option("--interval", "Refresh every SECONDS.", "SECONDS", min=_MIN_INTERVAL_S)
     ] = 1.0,
     is_once: Annotated[bool, option("--once", "Print the current state, then exit.")] = False,
+    is_page: Annotated[
+        bool, option("--page", "Serve a page for a browser on this machine. Print its address.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a running program: step time, ranks, stragglers, stalls, CPU, and memory.
@@ -37,6 +40,9 @@ def watch(
     """
     from traceprof.recording.live.status import LiveRun
 
+    if is_page:
+        serve_page(run, "127.0.0.1", 0, opens_browser=False)
+        return
     live = LiveRun(run)
     if is_once:
         view, nodes = _read(live)
@@ -45,6 +51,35 @@ def watch(
         _print_lines(live, interval, as_json=as_json)
     else:
         _show(live, interval, run)
+
+
+def serve_page(
+    run: Path, host: str, port: int, *, allow_remote: bool = False, opens_browser: bool
+) -> None:
+    """Serve the page of a running program until the user presses Ctrl-C.
+
+    Raises:
+        TraceError: the run has no live status.
+        UsageError: the address is in use, or reachable from other machines without permission.
+    """
+    try:
+        from traceprof.viewer.running import RunServer
+        from traceprof.viewer.server import bind
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "the page needs", "view", "dash", "flask", "werkzeug") from None
+    from traceprof.recording.live.status import live_folder
+
+    live_folder(run)
+    server = RunServer(run, *bind(host, port, allow_remote=allow_remote))
+    out(f"{server.address.url}\n")
+    message("open this address in a browser; press Ctrl-C to stop")
+    if opens_browser:
+        typer.launch(server.address.url)
+    try:
+        server.serve()
+    finally:
+        server.close()
+    message("stopped")
 
 
 def _read(live: LiveRun) -> tuple[RunView, list[Node]]:

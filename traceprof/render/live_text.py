@@ -41,11 +41,19 @@ def watch_text(view: RunView, nodes: Sequence[Node], name: str, width: int = 100
     """Return the page of a run for a terminal of ``width`` columns."""
     if not view.ranks:
         return f"{plain_text(name, _MAX_NAME)}: no process has begun a step yet\n"
-    lines = [_head(view, name)]
+    lines = [head_of(view, name)]
+    for label, text in facts_of(view, nodes):
+        lines += _labeled(label, text, width)
+    table = [line[:width].rstrip() for line in _table(view)]
+    return "\n".join([*lines, "", *table]) + "\n"
+
+
+def facts_of(view: RunView, nodes: Sequence[Node]) -> list[tuple[str, str]]:
+    """Return the labeled facts of a run, each in one text without control characters."""
     hosts = [_node(node) for node in nodes[:_MAX_NODES]]
     if len(nodes) > _MAX_NODES:
         hosts.append(f"{len(nodes) - _MAX_NODES} more hosts")
-    for label, texts in (
+    parts = (
         ("Step time", _step_time(view)),
         ("Phases", _phases(view)),
         ("Progress", _progress(view)),
@@ -53,11 +61,8 @@ def watch_text(view: RunView, nodes: Sequence[Node], name: str, width: int = 100
         ("Ranks", _ranks(view)),
         ("Problem", problems(view)),
         ("Host", hosts),
-    ):
-        for text in texts:
-            lines += _labeled(label, text, width)
-    table = [line[:width].rstrip() for line in _table(view)]
-    return "\n".join([*lines, "", *table]) + "\n"
+    )
+    return [(label, text) for label, texts in parts for text in texts]
 
 
 def watch_line(view: RunView) -> str:
@@ -81,7 +86,8 @@ def watch_json(view: RunView, nodes: Sequence[Node]) -> str:
     return json.dumps(document, default=str) + "\n"
 
 
-def _head(view: RunView, name: str) -> str:
+def head_of(view: RunView, name: str) -> str:
+    """Return the first line of a page: the name of the run, its ranks, its step, and the time."""
     n_running = sum(rank.state in ("running", "stalled") for rank in view.ranks)
     step = f"  ·  step {view.step}" if view.step is not None else ""
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
@@ -264,8 +270,8 @@ def _gpu(name: str, values: dict[str, float]) -> str:
     return f"GPU {plain_text(name.removeprefix('gpu:'), _MAX_NAME)}: {', '.join(texts) or '–'}"
 
 
-def _table(view: RunView) -> list[str]:
-    """Return the table of ranks: all of them, or those with a problem and the slowest."""
+def rank_rows(view: RunView) -> list[tuple[str, ...]]:
+    """Return the titles and rows of the ranks: all of them, or the slowest and the problems."""
     shown = list(view.ranks)
     if len(shown) > _MAX_RANKS:
         slow = view.straggler.rank if view.straggler else None
@@ -278,10 +284,13 @@ def _table(view: RunView) -> list[str]:
             ),
         )
         shown = sorted(order[:_MAX_RANKS], key=lambda rank: (rank.rank is None, rank.rank or 0))
-    rows: list[tuple[str, ...]] = [
-        ("", "step", "step time", "work", "waiting", "CPU", "memory", "state")
-    ]
-    rows += [_row(rank) for rank in shown]
+    titles = ("", "step", "step time", "work", "waiting", "CPU", "memory", "state")
+    return [titles, *map(_row, shown)]
+
+
+def _table(view: RunView) -> list[str]:
+    """Return the lines of the table of ranks."""
+    rows = rank_rows(view)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -290,8 +299,9 @@ def _table(view: RunView) -> list[str]:
         )
         for row in rows
     ]
-    if len(view.ranks) > len(shown):
-        lines.append(f"{len(view.ranks) - len(shown)} other ranks are not shown")
+    n_hidden = len(view.ranks) - len(rows) + 1
+    if n_hidden:
+        lines.append(f"{n_hidden} other ranks are not shown")
     return lines
 
 
