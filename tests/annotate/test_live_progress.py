@@ -102,6 +102,21 @@ def test_a_trainer_knows_its_last_step(module, bars):
     assert module.Progress().read(1, 1)["run"] == (30, 400, 30, 1, "Trainer")
 
 
+def test_the_last_logged_numbers_are_metrics(module):
+    evaluation = {"eval_loss": 2.0, "step": 20}
+    logged = {"loss": 1.5, "epoch": 0.1, "learning_rate": 0.01, "name": "x", "step": 20}
+
+    class State:
+        global_step = 30
+        log_history = [{"loss": 9.0, "step": 1}, logged, evaluation]
+
+    state = State()
+    module._trainer_state = lambda: state
+    assert module.read_metrics() == {"loss": (1.5, 20), "learning_rate": (0.01, 20)}
+    state.log_history = [{"loss": float("nan"), "step": 1}]
+    assert module.read_metrics() == {}
+
+
 @pytest.mark.parametrize(
     ("n_epochs", "max_steps", "expected"),
     [

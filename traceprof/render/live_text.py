@@ -34,13 +34,16 @@ _PLACES: Final = {
     "other": "Python code outside the forward pass, backward pass, and optimizer",
 }
 _SCHEMA: Final = 1
+_NO_STEP: Final = (
+    "no process has begun a step yet (a program without PyTorch marks steps with traceprof.step())"
+)
 _STATES: Final = ("stalled", "lost", "killed", "failed", "finished", "running")
 
 
 def watch_text(view: RunView, nodes: Sequence[Node], name: str, width: int = 100) -> str:
     """Return the page of a run for a terminal of ``width`` columns."""
     if not view.ranks:
-        return f"{plain_text(name, _MAX_NAME)}: no process has begun a step yet\n"
+        return f"{plain_text(name, _MAX_NAME)}: {_NO_STEP}\n"
     lines = [head_of(view, name)]
     for label, text in facts_of(view, nodes):
         lines += _labeled(label, text, width)
@@ -70,7 +73,7 @@ def watch_line(view: RunView) -> str:
     parts = [*_step_time(view, with_bars=False)[:1], *_ranks(view), *problems(view)]
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
     step = f" step {view.step}:" if view.step is not None else ""
-    return f"{clock}{step} {'; '.join(parts) or 'no process has begun a step yet'}\n"
+    return f"{clock}{step} {'; '.join(parts) or _NO_STEP}\n"
 
 
 def watch_json(view: RunView, nodes: Sequence[Node]) -> str:
@@ -121,7 +124,7 @@ def _step_time(view: RunView, *, with_bars: bool = True) -> list[str]:
 
 
 def _phases(view: RunView) -> list[str]:
-    if not view.step_ns:
+    if not view.step_ns or not any(view.phases_ns.values()):
         return []
     shares = ((name, ns / view.step_ns) for name, ns in view.phases_ns.items() if ns)
     text = " · ".join(f"{name} {format_ratio(share)}" for name, share in shares)

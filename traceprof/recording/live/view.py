@@ -258,7 +258,13 @@ def _work_of(steps: Rows) -> Rows:
 
 
 def _phases_of(process: Process) -> dict[str, float]:
-    """Return the median time of each phase per step, and of the rest of the step."""
+    """Return the median time of each phase per step, and of the rest of the step.
+
+    In ``record --always``, only data loading is measured, if there is a DataLoader.
+    """
+    if process.header.is_always:
+        data_ns = process.column("data_ns")[-_N_NOW:]
+        return {"data": float(np.median(data_ns))} if data_ns.any() else {}
     phases = {name: float(np.median(process.column(f"{name}_ns")[-_N_NOW:])) for name in PHASES}
     return {**phases, OTHER: max(0.0, _step_ns(process) - sum(phases.values()))}
 

@@ -337,7 +337,7 @@ class Status:
             "core_wait_ns": _core_wait_ns(emitter.training_id),
             "memory_bytes": _resident_bytes(),
             "device_bytes": _device_bytes(),
-            "metrics": dict(emitter.metrics),
+            "metrics": dict(live_progress.read_metrics(), **emitter.metrics),
             "progress": self._progress.read(n_steps, now),
             "capture": self.capture,
             "n_errors": self._n_errors,

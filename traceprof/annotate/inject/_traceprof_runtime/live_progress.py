@@ -1,4 +1,4 @@
-"""How far the program is, if it states its length: for the live status.
+"""How far the program is, if it states its length, and what it logs: for the live status.
 
 The length comes from a trainer (Hugging Face, Lightning), from a progress bar of tqdm, and from the
 batches of the training DataLoader. The thread of the live status reads what these objects store, so
@@ -113,6 +113,36 @@ def _find_epoch():
         return iterator._num_yielded, len(iterator), "DataLoader"
     except (AttributeError, TypeError):  # none, or a stream of unknown length
         return _UNKNOWN
+
+
+def read_metrics():
+    """Return name → (value, step) of the numbers that a trainer has logged last.
+
+    A tensor on a GPU is not read: its value would make the GPU and this thread wait.
+    """
+    state, trainer = _trainer_state(), _lightning_trainer()
+    try:
+        if state is not None:
+            logged = [entry for entry in state.log_history[-2:] if "loss" in entry]
+            found = dict(logged[-1]) if logged else {}
+            step = found.pop("step", state.global_step)
+            found.pop("epoch", None)
+        elif trainer is not None:
+            step = trainer.global_step
+            found = {
+                name: value.item()
+                for name, value in trainer.callback_metrics.items()
+                if value.device.type == "cpu"
+            }
+        else:
+            return {}
+        return {
+            str(name): (value, step)
+            for name, value in found.items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        }
+    except Exception:  # see `Progress.read`
+        return {}
 
 
 def install_progress(torch):
