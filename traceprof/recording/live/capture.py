@@ -62,7 +62,8 @@ def send_request(
     """
     if not 0 < n_steps <= MAX_STEPS:
         raise UsageError(f"--steps {n_steps}: expected 1 to {MAX_STEPS}")
-    processes = [process for process in run.refresh() if process.state not in _GONE]
+    found = run.refresh()
+    processes = [process for process in found if process.state not in _GONE]
     known = {process.header.rank for process in processes}
     unknown = sorted(set(ranks or ()) - known)
     if unknown:
@@ -71,7 +72,8 @@ def send_request(
             f"--ranks {','.join(map(str, unknown))}: not running; running ranks: {listed or 'none'}"
         )
     if not processes:
-        raise UsageError(f"{run.folder}: no process runs; a capture needs a running program")
+        state = "no process runs" if found else "no process has begun a step yet"
+        raise UsageError(f"{run.folder}: {state}; a capture needs a running program")
     if any(process.header.is_always for process in processes):
         raise UsageError(
             f"{run.folder}: a run of `record --always` cannot capture steps; start it with --live"

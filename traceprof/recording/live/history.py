@@ -56,7 +56,8 @@ class History:
     """A run by minute (``minutes`` since 1970). Arrays have one value per recorded minute.
 
     ``step_ns`` is the typical step of the median rank; ``data_ns`` the data loading per step, of
-    the rank that loads longest; ``in_steps_ratio`` the share of the minute, while the process ran, inside of steps.
+    the rank that loads longest; ``in_steps_ratio`` the share of the minute inside of steps, of the
+    part of the minute in which the process ran.
     ``restarts`` are minutes and labels. ``hosts``: "host: value" → minute → value.
     """
 

@@ -137,9 +137,9 @@ def read_metrics():
         else:
             return {}
         return {
-            str(name): (value, step)
+            str(name): (value if math.isfinite(value) else None, step)  # JSON has no NaN
             for name, value in found.items()
-            if isinstance(value, (int, float)) and math.isfinite(value)
+            if isinstance(value, (int, float))
         }
     except Exception:  # see `Progress.read`
         return {}
