@@ -61,6 +61,17 @@ def test_ranks_are_compared_in_the_same_steps(tmp_path):
     assert look(tmp_path).straggler is None
 
 
+def test_a_short_delay_of_short_steps_names_no_rank(tmp_path):
+    """In 20 of the last 200 steps of 1 ms, rank 1 waits for a core, and rank 0 for rank 1."""
+    fast, slow = step(1, forward=1), step(3, forward=3)
+    waiting = step(3, forward=1, wait=2)
+    assert (
+        ranks(tmp_path, [fast] * 180 + [waiting] * 20, [fast] * 180 + [slow] * 20).straggler is None
+    )
+    view = ranks(tmp_path, [waiting] * 200, [slow] * 200)
+    assert view.straggler is not None
+
+
 def test_rates_come_from_batches_only(tmp_path):
     (view,) = [ranks(tmp_path, [step(100, samples=8)] * 10)]
     assert view.samples_per_s == pytest.approx(80)

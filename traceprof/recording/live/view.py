@@ -15,6 +15,7 @@ PHASES: Final = ("data", "forward", "backward", "optimizer")
 OTHER: Final = "other"
 """Step time outside the phases: Python code between them."""
 _N_NOW: Final = 20
+_COMPARED_NS: Final = 500_000_000
 _MIN_STEPS: Final = 5
 _MIN_EXCESS_RATIO: Final = 0.1
 _MIN_EXCESS_NS: Final = 200_000
@@ -334,11 +335,15 @@ def find_straggler(processes: Sequence[Process]) -> tuple[Straggler | None, str]
 
 
 def _common_steps(processes: Sequence[Process]) -> Rows:
-    """Return the numbers of the last steps that all processes have recorded."""
-    common = processes[0].column("number")[-4 * _N_NOW :]
+    """Return the numbers of the last steps that all processes have recorded: 20, or of 0.5 s.
+
+    In a few short steps, a process that waits for a core once would be slow in most of them.
+    """
+    n_steps = max(_N_NOW, int(_COMPARED_NS / max(_step_ns(processes[0]), 1.0)))
+    common = processes[0].column("number")
     for process in processes[1:]:
         common = np.intersect1d(common, process.column("number"))
-    return np.unique(common)[-_N_NOW:]
+    return np.unique(common)[-n_steps:]
 
 
 def _place_of(slow: Process, others: Sequence[Process], excess_ns: float) -> str:
