@@ -192,19 +192,24 @@ def straggler_text(straggler: Straggler) -> str:
 def problems(view: RunView) -> list[str]:
     """Return the stalls, lost processes, and missing data, one text each."""
     texts = [*_stalls(view)]
-    for state, what in (
-        ("lost", "does not respond (its process hangs, or its host is down)"),
-        ("killed", "was killed"),
-        ("failed", "ended with an error"),
+    for state, one, several in (
+        (
+            "lost",
+            "does not respond (its process hangs, or its host is down)",
+            "do not respond (their processes hang, or their hosts are down)",
+        ),
+        ("killed", "was killed", "were killed"),
+        ("failed", "ended with an error", "ended with an error"),
     ):
         found = [rank for rank in view.ranks if rank.state == state]
         if found:
-            texts.append(f"{_labels(found)} {what}")
+            texts.append(f"{_labels(found)} {one if len(found) == 1 else several}")
     if view.missing and not view.is_over:
         texts.append(f"{view.missing} ranks have not begun a step")
     restarted = [rank for rank in view.ranks if rank.attempts > 1]
     if restarted:
-        texts.append(f"{_labels(restarted)} was restarted; the last attempt is shown")
+        verb = "was" if len(restarted) == 1 else "were"
+        texts.append(f"{_labels(restarted)} {verb} restarted; the last attempt is shown")
     unwritten = [rank for rank in view.ranks if rank.n_errors]
     if unwritten:
         texts.append(f"{_labels(unwritten)} could not write its status (disk full?)")
@@ -222,7 +227,8 @@ def _stalls(view: RunView) -> list[str]:
     if waiting and absent:
         operator = plain_text(waiting[0].pending, _MAX_NAME)
         texts.append(
-            f"{_labels(waiting)} waits in {operator}; {_labels(absent)} has not reached it"
+            f"{_labels(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in {operator}; "
+            f"{_labels(absent)} {'has' if len(absent) == 1 else 'have'} not reached it"
         )
     for rank in suspects or waiting[:1]:
         inside = f" in {plain_text(rank.phase, _MAX_NAME)}" if rank.phase else ""

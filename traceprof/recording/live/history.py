@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -108,10 +109,18 @@ def read_history(folder: Path) -> History:
         in_steps_ratio=np.array([np.median(row[:, at["sum_ns"]] / row[:, -1]) for row in rows]),
         samples_per_step=np.array([np.median(row[:, at["samples"]] / row[:, 1]) for row in rows]),
         n_ranks=np.array([float(len(row)) for row in rows]),
-        n_steps=max((process.header.n_steps for process in processes), default=0),
+        n_steps=_count_steps(processes),
         restarts=tuple(_restarts(processes)),
         hosts=_read_hosts(run.live),
     )
+
+
+def _count_steps(processes: Sequence[Process]) -> int:
+    """Return the number of steps of the rank with most steps, over all its attempts."""
+    counts: Counter[str] = Counter()
+    for process in processes:
+        counts[_label_of(process)] += process.header.n_steps
+    return max(counts.values(), default=0)
 
 
 def _covered_ns(process: Process, minute: int) -> int:
