@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,23 @@ Ask = Callable[..., tuple[http.client.HTTPResponse, str]]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Ask]:
-    """Return a function that asks the server of a run of two ranks for a path."""
+def server(tmp_path: Path) -> Iterator[RunServer]:
+    """Yield the server of a run of two ranks."""
     for rank, work_ms in enumerate((20, 49)):
         steps = [step(50, wait=50 - work_ms, forward=work_ms, samples=4)] * 30
         write_status(tmp_path, rank, steps, world_size=2, metrics={EVIL: [0.5, 3]}, host=EVIL)
     server = RunServer(tmp_path, *bind("127.0.0.1", 0))
     thread = threading.Thread(target=server.serve)
     thread.start()
+    yield server
+    server.stop()
+    thread.join()
+    server.close()
+
+
+@pytest.fixture
+def ask(server: RunServer) -> Ask:
+    """Return a function that asks the server for a path."""
 
     def send(path: str, *, has_token: bool = True) -> tuple[http.client.HTTPResponse, str]:
         address = server.address
@@ -41,10 +51,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         connection.close()
         return response, text
 
-    yield send
-    server.stop()
-    thread.join()
-    server.close()
+    return send
 
 
 def test_the_page_has_the_facts_of_the_terminal(ask: Ask, tmp_path: Path) -> None:
@@ -68,7 +75,7 @@ def test_texts_of_a_run_are_escaped(ask: Ask) -> None:
 
 def test_the_page_asks_only_this_server(ask: Ask) -> None:
     response, page = ask("/")
-    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["/running.js"]
+    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,", "/running.js"]
     policy = response.getheader("Content-Security-Policy") or ""
     assert "default-src 'none'" in policy
     assert "connect-src 'self'" in policy
@@ -88,3 +95,24 @@ def test_the_state_is_read_again(ask: Ask, tmp_path: Path, monkeypatch: pytest.M
     for rank in range(2):
         write_status(tmp_path, rank, [step(50)] * 40, world_size=2)
     assert "step 39" in ask("/state")[1]
+
+
+def test_the_page_refreshes_itself_and_stays_on_this_server(
+    browser: Any, server: RunServer, tmp_path: Path
+) -> None:
+    page = browser.new_page(viewport={"width": 1000, "height": 500})
+    asked: list[str] = []
+    problems: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: problems.append(message.text))
+    try:
+        page.goto(server.address.url)
+        page.get_by_text("step 29").wait_for(timeout=30_000)
+        for rank in range(2):
+            write_status(tmp_path, rank, [step(50)] * 40, world_size=2)
+        page.get_by_text("step 39").wait_for(timeout=30_000)
+    finally:
+        page.close()
+    origin = server.address.url.partition("?")[0]
+    assert all(url.startswith(origin) for url in asked)
+    assert problems == []
