@@ -177,7 +177,7 @@ def test_a_record_has_the_environment_beside_the_results(two: Store) -> None:
     assert (labels["cluster"]["resnet-2gpu"], labels["cluster"]["bert"]) == ("a", None)
     screen = printed("runs", "show", "1")
     assert "/data/run.sqlite" in screen
-    assert "note: prints 95.00 /s, its times say 94.20 /s" in screen
+    assert "note: prints 95.0 /s, its times say 94.2 /s" in screen
     assert "kernels" in screen
 
 

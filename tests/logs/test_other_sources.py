@@ -63,6 +63,16 @@ OTHERS = {
                "acc=0.75, time=3 seconds\n",
                {"step_period_ns": 0.5 * S, "last_loss": 2.5, "last_top1": 0.75,
                  "last_val_loss": 2.0}),
+    "litgpt": ("Epoch 1 | iter 1 step 0 | loss train: 3.5, val: n/a | iter time: 300.00 ms "
+               "remaining time: 1:00:00\nEpoch 1 | iter 2 step 1 | loss train: 2.5, val: 2.25 | "
+               "iter time: 300.00 ms (step) remaining time: 1:00:00\n",
+               {"step_period_ns": 0.3 * S, "last_loss": 2.5, "last_val_loss": 2.25}),
+    "litgpt ": ("iter 1 step 1: loss 2.5000, iter time: 300.00ms (optimizer.step)\n",
+                {"step_period_ns": 0.3 * S, "last_loss": 2.5}),
+    "clu": ("I0101 10:00:00.123456 140 logging_writer.py:48] [100] steps_per_second=4.0, "
+            "train_accuracy=0.5, train_loss=2.5\n"
+            "I0101 10:00:25.123456 140 logging_writer.py:48] [200] eval_accuracy=0.75\n",
+            {"steps_per_s": 4.0, "last_loss": 2.5, "last_top1": 0.75}),
     "diffusers": ("Num examples = 100\nTotal train batch size (w. parallel, distributed & "
                "accumulation)"
                   " = 8\nSteps:   2%|x| 1/50 [00:02<01:38, 2.00s/it, lr=1e-5, step_loss=0.5]\n"

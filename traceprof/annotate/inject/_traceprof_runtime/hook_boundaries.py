@@ -178,8 +178,9 @@ def _wrap_next(torch, original, boundaries):
         if may_train:
             boundaries.data_ns += monotonic_ns() - start_ns
             first = batch[0] if type(batch) in (list, tuple) and batch else None
-            if type(first) is tensor and first.dim():  # the usual batch, in little time
-                boundaries.n_samples += first.size(0)
+            shape = first.shape if type(first) is tensor else ()
+            if shape:  # the usual batch; `size(0)` takes four times as long
+                boundaries.n_samples += shape[0]
             else:
                 boundaries.n_samples += batch_size(torch, batch)
         return batch
