@@ -2,7 +2,7 @@
 
 import io
 import json
-import os
+from pathlib import Path
 
 import pytest
 
@@ -101,8 +101,8 @@ def test_a_kill_in_the_middle_of_a_write_keeps_what_was_written_before(
             return super().write(data)
 
     def open_file(path, mode="r", **more):
-        is_status = os.path.basename(path).startswith("status.")
-        return File(path, mode.replace("b", "")) if is_status else open(path, mode, **more)
+        is_status = Path(path).name.startswith("status.")
+        return File(path, mode.replace("b", "")) if is_status else Path(path).open(mode, **more)
 
     monkeypatch.setattr(runtime("live"), "open", open_file, raising=False)
     status, process = write(runtime, emitter, tmp_path)
@@ -129,7 +129,7 @@ def test_a_kill_in_the_middle_of_a_write_keeps_what_was_written_before(
 
 
 def test_a_long_header_fits_in_one_page(runtime):
-    long = {"stack": ["f" * 160] * 30, "metrics": {"m" * 60: [1.0, n] for n in range(3)}}
+    long = {"stack": ["f" * 160] * 30, "metrics": {"m" * 60: [1.0, 3]}}
     data = runtime("live").encode({"n_steps": 3, **long})
     assert not data[4096:].strip(b"\0")
     assert data.count(b"ffff") and b"mmmm" in data  # only outer calls are missing

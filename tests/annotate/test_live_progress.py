@@ -39,23 +39,23 @@ def bars(monkeypatch):
 
 
 def test_a_program_that_states_no_length_has_no_progress(module, bars):
-    assert module.Progress().read(1, 1) == {}
+    assert module.ProgressReader().read(1, 1) == {}
     stream = Pass(7, length=None)
     module.note_pass(stream)
     bars.append(Bar(5, None))
-    assert module.Progress().read(1, 1) == {}
+    assert module.ProgressReader().read(1, 1) == {}
 
 
 def test_a_pass_over_the_training_data_is_an_epoch(module):
     batches = Pass(7)
     module.note_pass(batches)
-    assert module.Progress().read(1, 10) == {"epoch": (7, 50, 7, 10, "DataLoader")}
+    assert module.ProgressReader().read(1, 10) == {"epoch": (7, 50, 7, 10, "DataLoader")}
     del batches
-    assert module.Progress().read(1, 10) == {}
+    assert module.ProgressReader().read(1, 10) == {}
 
 
 def test_the_speed_is_that_of_the_last_half(module):
-    batches, progress = Pass(0), module.Progress()
+    batches, progress = Pass(0), module.ProgressReader()
     module.note_pass(batches)
     earlier = []
     for done in range(41):
@@ -70,7 +70,7 @@ def test_the_speed_is_that_of_the_last_half(module):
 
 
 def test_nothing_changes_while_no_step_ends(module):
-    batches, progress = Pass(7), module.Progress()
+    batches, progress = Pass(7), module.ProgressReader()
     module.note_pass(batches)
     before = progress.read(3, 10)
     evaluation = Pass(2)
@@ -82,9 +82,9 @@ def test_a_bar_of_epochs_has_done_a_part_of_the_current_one(module, bars):
     batches = Pass(25)
     module.note_pass(batches)
     bars += [Bar(25, 50, pos=-1), Bar(3, 10)]
-    assert module.Progress().read(1, 1)["run"] == (3.5, 10, 3.5, 1, "progress bar")
+    assert module.ProgressReader().read(1, 1)["run"] == (3.5, 10, 3.5, 1, "progress bar")
     bars.pop()  # a bar of the batches says nothing about the run
-    assert set(module.Progress().read(1, 1)) == {"epoch"}
+    assert set(module.ProgressReader().read(1, 1)) == {"epoch"}
 
 
 def test_a_trainer_knows_its_last_step(module, bars):
@@ -99,18 +99,15 @@ def test_a_trainer_knows_its_last_step(module, bars):
     module._follow_trainer(types.SimpleNamespace(CallbackHandler=CallbackHandler))
     assert CallbackHandler().on_train_begin(None, state, "control") == "control"
     bars.append(Bar(1, 9))
-    assert module.Progress().read(1, 1)["run"] == (30, 400, 30, 1, "Trainer")
+    assert module.ProgressReader().read(1, 1)["run"] == (30, 400, 30, 1, "Trainer")
 
 
 def test_the_last_logged_numbers_are_metrics(module):
     evaluation = {"eval_loss": 2.0, "step": 20}
     logged = {"loss": 1.5, "epoch": 0.1, "learning_rate": 0.01, "name": "x", "step": 20}
 
-    class State:
-        global_step = 30
-        log_history = [{"loss": 9.0, "step": 1}, logged, evaluation]
-
-    state = State()
+    history = [{"loss": 9.0, "step": 1}, logged, evaluation]
+    state = types.SimpleNamespace(global_step=30, log_history=history)
     module._trainer_state = lambda: state
     assert module.read_metrics() == {"loss": (1.5, 20), "learning_rate": (0.01, 20)}
     state.log_history = [{"loss": float("nan"), "step": 1}]
@@ -139,5 +136,5 @@ def test_lightning_ends_with_its_epochs_or_steps(module, n_epochs, max_steps, ex
     module._follow_lightning(types.SimpleNamespace(Trainer=Trainer))
     trainer = Trainer()
     trainer.fit()
-    found = module.Progress().read(1, 1).get("run")
+    found = module.ProgressReader().read(1, 1).get("run")
     assert (found and found[:2]) == expected

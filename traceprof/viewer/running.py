@@ -35,7 +35,8 @@ td + td, th + th { text-align: right; }
 """
 _PAGE: Final = """<!doctype html>
 <html lang="en" data-theme="light">
-<head><meta charset="utf-8"><link rel="icon" href="data:,"><title>{title}</title><style>{style}</style>
+<head><meta charset="utf-8">
+<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style>
 <script type="module" src="/running.js"></script></head>
 <body><main id="run">{body}</main></body>
 </html>

@@ -32,10 +32,10 @@ def write_rank(run, rank, step_ms, data_ms=0.5, samples=8, *, name="", first=FIR
     data = bytearray(at + PERIODS[0][1] * _PERIOD.size)
     fields = {"host": "h", "started_ns": started_ns, "n_samples": 0}
     data[:HEADER_BYTES] = encode(header(rank, 0, **fields))
-    for minute, (step, load) in enumerate(zip(step_ms, data_ms, strict=True), first):
-        if np.isnan(step):
+    for minute, (duration_ms, load) in enumerate(zip(step_ms, data_ms, strict=True), first):
+        if np.isnan(duration_ms):
             continue
-        n, ns = round(54_000 / step), round(step * MS)
+        n, ns = round(54_000 / duration_ms), round(duration_ms * MS)
         row = minute, n, n * ns, ns, ns, 0, n * round(load * MS), n * samples, n * ns
         _PERIOD.pack_into(data, at + minute % PERIODS[0][1] * _PERIOD.size, *row)
     (live / f"status.{name or 100 + rank}").write_bytes(data)

@@ -74,7 +74,7 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """How far the run, or the epoch, is, according to ``source``, which states its length.
 
     ``left_ns`` is the time to the end at the mean speed of the last half, with evaluations; None
@@ -113,7 +113,7 @@ class RunView:
     why_no_straggler: str = ""
     stalled: tuple[RankView, ...] = ()
     metrics: dict[str, tuple[float | None, int]] = field(default_factory=dict)
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, RunProgress] = field(default_factory=dict)
     missing: int | None = None
     n_damaged: int = 0
     time_s: float = 0.0
@@ -164,16 +164,16 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
     )
 
 
-def _progress_of(processes: Sequence[Process]) -> dict[str, Progress]:
+def _progress_of(processes: Sequence[Process]) -> dict[str, RunProgress]:
     """Return the progress of the run and of the epoch, of the process that ends last."""
-    found: dict[str, Progress] = {}
+    found: dict[str, RunProgress] = {}
     for process in processes:
         for kind, (done, total, earlier, earlier_ns, source) in process.header.progress.items():
             elapsed_ns = process.header.now_ns + process.silence_ns - earlier_ns
             is_known = done > earlier and elapsed_ns > 0 and total <= _MAX_TOTAL
             left_ns = (total - done) * elapsed_ns / (done - earlier) if is_known else None
             if kind not in found or (left_ns or 0) > (found[kind].left_ns or 0):
-                found[kind] = Progress(done, total, left_ns, source)
+                found[kind] = RunProgress(done, total, left_ns, source)
     return found
 
 

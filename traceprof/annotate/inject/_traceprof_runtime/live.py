@@ -240,7 +240,7 @@ class Status:
         self._thread = None
         self._n_written = self._n_added = self._n_errors = 0
         self.periods = live_periods.Sums()
-        self._progress = live_progress.Progress()
+        self._progress = live_progress.ProgressReader()
         self._rank = (None, None)
         self._started_ns = clock.time_ns()
         self.ended = ""

@@ -20,7 +20,7 @@ _nothing = weakref.ref(set())  # a reference to an object that is gone
 _pass = _trainer_state = _lightning_trainer = _nothing
 
 
-class Progress:
+class ProgressReader:
     """What is done of the run and of the epoch, and since when, for the speed.
 
     The speed is that of at least the last half of what is done: it includes evaluations, and the
@@ -141,7 +141,7 @@ def read_metrics():
             for name, value in found.items()
             if isinstance(value, (int, float))
         }
-    except Exception:  # see `Progress.read`
+    except Exception:  # see `ProgressReader.read`
         return {}
 
 
