@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
+from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import number
 from traceprof.logs.sources.torch_loops import LightningReader, ProgressBar
 
 _YOLO_TITLE: Final = re.compile(r"^(?P<epoch>\d+)/(?P<last>\d+)\s+[\d.]+G\s")
 _YOLO_BAR: Final = re.compile(
-    r"^\s*+(?P<title>\S.*): \d{1,3}% [━╸─ ]+ (?P<n>\d+)/(?P<total>\d+) "
-    r"(?P<rate>[\d.]+)(?P<unit>it/s|s/it) (?P<elapsed>\d[\d:]*(?:\.\d+)?)"
+    r"^\s*+(?P<title>\S.*): \d{1,3}% (?:[━╸─ ]+ )?(?P<n>\d+)/(?P<total>\d+) "
+    r"(?:\[(?P<elapsed>\d[\d:]*)<[\d:?]+, +)?(?P<rate>[\d.]+)(?P<unit>it/s|s/it)"
+    r"(?: (?P<length>\d[\d:]*(?:\.\d+)?)s)?"
 )
-"""The bar of version 8.3.190 and later, without brackets."""
+"""The bar of version 8.3.190 and later, and that of notebooks, which has no blocks."""
 _OTHER_LOOP: Final = re.compile(
     r"(?i)\b(?:val|eval|test|predict|infer|download|fetch|load|token|map|filter|generat|process|extract"
     r"|pars|comput|cach|shard|sanity|sampl|sav|upload|epochs?$)"
@@ -32,7 +35,8 @@ class UltralyticsReader(LightningReader):
     def read(self, line: LogLine) -> None:
         """Read the progress bars of a line in both forms, then its declared patterns."""
         match = _YOLO_BAR.search(line.text)
-        elapsed_s = None if match is None else seconds_of(match["elapsed"])
+        elapsed = match and (match["elapsed"] or match["length"])
+        elapsed_s = seconds_of(elapsed or "")
         if match is not None and elapsed_s is not None:
             rate = number(match["rate"]) or None
             period_s = 1 / rate if rate and match["unit"] == "it/s" else rate
@@ -47,6 +51,12 @@ class UltralyticsReader(LightningReader):
             self.first_epoch = min(self.first_epoch, int(match["epoch"]))
             self.epoch = int(match["epoch"]) - self.first_epoch
             self.store_bar(bar, self.epoch)
+
+    def validated(self, match: re.Match[str], *_: object) -> None:
+        """Store the mean average precision over all classes."""
+        point = LogPoint(epoch=math.nan if self.epoch is None else self.epoch + 1.0)
+        for name, group in (("bbox/AP50", "_ap50"), ("bbox/AP", "_ap")):
+            self.run.metric(name, number(match[group]), point, over="run")
 
     def completed(self, match: re.Match[str], *_: object) -> None:
         """Store the duration of the run."""
