@@ -67,9 +67,6 @@ def serve_page(
         from traceprof.viewer.server import bind
     except ModuleNotFoundError as error:
         raise missing_extra(error, "the page needs", "view", "dash", "flask", "werkzeug") from None
-    from traceprof.recording.live.status import live_folder
-
-    live_folder(run)
     server = RunServer(run, *bind(host, port, allow_remote=allow_remote))
     out(f"{server.address.url}\n")
     message("open this address in a browser; press Ctrl-C to stop")

@@ -157,11 +157,9 @@ def _progress(view: RunView) -> list[str]:
 
 def _clock_time(ns: float) -> str:
     """Return a time in its two largest units: "3 d 4 h", "2 min 5 s", "40 s"."""
-    values = []
-    seconds = round(ns / NS_PER_S)
-    for unit, size_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        values.append((seconds // size_s, unit))
-        seconds %= size_s
+    minutes, seconds = divmod(round(ns / NS_PER_S), 60)
+    hours = minutes // 60
+    values = ((hours // 24, "d"), (hours % 24, "h"), (minutes % 60, "min"), (seconds, "s"))
     first = next((at for at, (value, _) in enumerate(values) if value), len(values) - 1)
     return " ".join(f"{value} {unit}" for value, unit in values[first : first + 2])
 

@@ -66,8 +66,8 @@ class RunPages:
 
     def page(self) -> str:
         """Return the whole page."""
-        title = html_text(f"{self.title} · traceprof", 200)
-        return _PAGE.format(title=title, style=page_style() + _STYLE, body=self.body())
+        title, style = html_text(f"{self.title} · traceprof", 200), page_style() + _STYLE
+        return _PAGE.format(title=title, style=style, body=self.body())
 
 
 def _body_of(head: str, facts: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:

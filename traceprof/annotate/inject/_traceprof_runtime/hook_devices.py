@@ -14,6 +14,7 @@ from .replaced import replace
 
 _LIBRARY_VERSION = 1  # version of the library's interface
 _IMMEDIATELY, _ON_REQUEST = 1, 2  # when the library begins to record
+_NOT_RECORDED = "no GPU activity is recorded: "
 _INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
 _library = None
 _is_over = settings.LIVE  # then it begins on request
@@ -50,18 +51,16 @@ def record_on_request(folder):
     global _library, _is_over
     path = _library_path()
     if not path:
-        return "the launcher has no compiled CUPTI recorder"
+        return _NOT_RECORDED + "the launcher has no compiled CUPTI recorder"
     _library = _library or _load_library(path)
     offer_cupti()
     _library.traceprof_plan(_IMMEDIATELY)
     before = os.environ.get("TRACEPROF_DIR", "")
     os.environ["TRACEPROF_DIR"] = folder  # where the library writes
-    try:
-        _is_over = bool(_library.traceprof_start())
-    finally:
-        os.environ["TRACEPROF_DIR"] = before
+    _is_over = bool(_library.traceprof_start())
+    os.environ["TRACEPROF_DIR"] = before
     if _is_over:
-        return _library.traceprof_why().decode("utf-8", "replace")
+        return _NOT_RECORDED + _library.traceprof_why().decode("utf-8", "replace")
     session.emitter().mark("traceprof.devices", 0)
     return ""
 

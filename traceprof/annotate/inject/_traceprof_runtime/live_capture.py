@@ -93,8 +93,6 @@ class Captures:
             process_record.write_process_record(rank=rank, world_size=world_size)
             session.begin_capture()
             self._problem = hook_devices.record_on_request(folder) if is_cupti else ""
-            if self._problem:
-                self._problem = "no GPU activity is recorded: " + self._problem
             if self._windows is not None and not is_cupti:
                 self._windows.open_for(number, n_steps)
         except Exception as error:

@@ -30,7 +30,7 @@ class ProgressReader:
     def __init__(self):
         self._n_steps = -1
         self._last = {}
-        self._marks = {}  # (kind, source, total) -> done at the start, last two (done, time)
+        self._marks = {}  # kind -> (source, total), done at the start, last two (done, time)
 
     def read(self, n_steps, now_ns):
         """Return kind → (done, total, done at an earlier time, that time, source) of the work.
@@ -51,14 +51,12 @@ class ProgressReader:
 
     def _mark(self, kind, done, total, source, now_ns):
         """Return an earlier (done, time), of at most half of what is done since the start."""
-        key = kind, source, total
-        start, before, last = self._marks.get(key, (None, None, None))
-        if last is None or done < last[0]:  # new, or begun again
+        known, start, before, last = self._marks.get(kind, (None, 0, None, None))
+        if known != (source, total) or done < last[0]:  # new, or begun again
             start, before, last = done, (done, now_ns), (done, now_ns)
         elif done - start >= 2 * max(last[0] - start, 1):
             before, last = last, (done, now_ns)
-        self._marks = {other: kept for other, kept in self._marks.items() if other[0] != kind}
-        self._marks[key] = start, before, last
+        self._marks[kind] = (source, total), start, before, last
         return before
 
 
@@ -78,12 +76,10 @@ def _find_run():
 def _progress_of_lightning(trainer):
     """Return (done, total, source): of the batches of all epochs, or of the steps."""
     batches = trainer.fit_loop.epoch_loop.batch_progress.total.completed
-    n_epochs, per_epoch = trainer.max_epochs, trainer.num_training_batches
-    ends = []
-    if n_epochs is not None and n_epochs > 0:
-        ends.append((batches, n_epochs * per_epoch, "Lightning"))
-    if trainer.max_steps > 0:
-        ends.append((trainer.global_step, trainer.max_steps, "Lightning"))
+    ends = (  # -1 and None: without limit
+        (batches, (trainer.max_epochs or -1) * trainer.num_training_batches, "Lightning"),
+        (trainer.global_step, trainer.max_steps, "Lightning"),
+    )
     known = [end for end in ends if 0 < end[1] < math.inf]
     return max(known, key=lambda end: end[0] / end[1]) if known else _UNKNOWN
 
