@@ -8,7 +8,7 @@ import pytest
 from tests.recording.live.status_files import MS, encode, header, look, step, write_status
 from traceprof.errors import UsageError
 from traceprof.recording.live.capture import send_request
-from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node
+from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node, Process
 from traceprof.recording.live.view import is_stalled
 from traceprof.render.live_text import problems, watch_json, watch_line, watch_text
 
@@ -245,3 +245,11 @@ def test_ranks_of_an_always_run_are_not_compared_or_captured(tmp_path):
     assert "--always" in view.why_no_straggler
     with pytest.raises(UsageError, match="--live"):
         send_request(LiveRun(tmp_path), 3)
+
+
+def test_a_killed_process_has_no_time_to_the_end(tmp_path, monkeypatch):
+    progress = {"run": [5, 9, 0, 1, "Trainer"]}
+    write_status(tmp_path, 0, [EVEN] * 20, progress=progress)
+    assert look(tmp_path).progress["run"].done == 5
+    monkeypatch.setattr(Process, "state", property(lambda _process: "killed"))
+    assert look(tmp_path).progress == {}

@@ -157,7 +157,7 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
         why_no_straggler=reason,
         stalled=tuple(rank for rank in ranks if rank.state == "stalled"),
         metrics=dict(lowest.header.metrics) if lowest else {},
-        progress=_progress_of([process for process in running if not process.header.ended]),
+        progress=_progress_of([one for one in running if one.state in ("running", "lost")]),
         missing=max(0, max(sizes) - len(known)) if sizes else None,
         n_damaged=n_damaged,
         time_s=time.time(),
