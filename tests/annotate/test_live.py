@@ -1,6 +1,8 @@
 """The live status of a process: steps, phases, waiting, and captures on request."""
 
+import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +81,58 @@ def test_phases_are_exclusive_and_waiting_is_apart(runtime, emitter, now, tmp_pa
     phases = [last[f"{name}_ns"] for name in ("data", "forward", "backward", "optimizer")]
     assert phases == [100, 200, 350, 0]  # a closure: its own 40 ns may be code of the program
     assert (last["wait_ns"], last["samples"], last["calls"]) == (50, 8, 1)
+
+
+def test_a_kill_in_the_middle_of_a_write_keeps_what_was_written_before(
+    runtime, emitter, now, tmp_path, monkeypatch
+):
+    """Each write stops after another call on the file, as a kill would stop it."""
+
+    class Killed(BaseException):
+        pass
+
+    class File(io.FileIO):
+        n_left = 1 << 60
+
+        def write(self, data):
+            File.n_left -= 1
+            if not File.n_left:
+                raise Killed
+            return super().write(data)
+
+    def open_file(path, mode="r", **more):
+        is_status = Path(path).name.startswith("status.")
+        return File(path, mode.replace("b", "")) if is_status else Path(path).open(mode, **more)
+
+    monkeypatch.setattr(runtime("live"), "open", open_file, raising=False)
+    status, process = write(runtime, emitter, tmp_path)
+    n_killed = 0
+    while True:
+        for number in range(emitter.n_steps, emitter.n_steps + 300):
+            train_step(emitter, now, number)
+        n_killed += 1
+        File.n_left = n_killed
+        n_before = process.header.n_steps
+        try:
+            status.write()
+        except Killed:
+            (process,) = LiveRun(tmp_path).refresh()
+            assert process.header.n_steps == n_before
+            numbers = process.column("number").tolist()
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)) if numbers else [])
+            assert (read_periods(process.path)[:, 1] >= n_before).all()
+        else:
+            break
+    (process,) = LiveRun(tmp_path).refresh()
+    assert process.header.n_steps == emitter.n_steps
+    assert n_killed >= 5  # steps in two pieces, three periods, header
+
+
+def test_a_long_header_fits_in_one_page(runtime):
+    long = {"stack": ["f" * 160] * 30, "metrics": {"m" * 60: [1.0, 3]}}
+    data = runtime("live").encode({"n_steps": 3, **long})
+    assert not data[4096:].strip(b"\0")
+    assert data.count(b"ffff") and b"mmmm" in data  # only outer calls are missing
 
 
 def test_time_between_steps_does_not_count(runtime, emitter, now, tmp_path):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from traceprof.cli.options import AsJson, open_traces, option, with_options
 from traceprof.cli.output import Printing, message, out, print_answer
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
     from traceprof.recording.live.status import LiveRun, Node
@@ -29,6 +29,9 @@ def watch(
         float, option("--interval", "Refresh every SECONDS.", "SECONDS", min=_MIN_INTERVAL_S)
     ] = 1.0,
     is_once: Annotated[bool, option("--once", "Print the current state, then exit.")] = False,
+    is_page: Annotated[
+        bool, option("--page", "Serve a page for a browser on this machine. Print its address.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a running program: step time, ranks, stragglers, stalls, CPU, and memory.
@@ -37,6 +40,9 @@ def watch(
     """
     from traceprof.recording.live.status import LiveRun
 
+    if is_page:
+        serve_page(run, "127.0.0.1", 0, opens_browser=False)
+        return
     live = LiveRun(run)
     if is_once:
         view, nodes = _read(live)
@@ -45,6 +51,32 @@ def watch(
         _print_lines(live, interval, as_json=as_json)
     else:
         _show(live, interval, run)
+
+
+def serve_page(
+    run: Path, host: str, port: int, *, allow_remote: bool = False, opens_browser: bool
+) -> None:
+    """Serve the page of a running program until the user presses Ctrl-C.
+
+    Raises:
+        TraceError: the run has no live status.
+        UsageError: the address is in use, or reachable from other machines without permission.
+    """
+    try:
+        from traceprof.viewer.running import RunServer
+        from traceprof.viewer.server import bind
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "the page needs", "view", "dash", "flask", "werkzeug") from None
+    server = RunServer(run, *bind(host, port, allow_remote=allow_remote))
+    out(f"{server.address.url}\n")
+    message("open this address in a browser; press Ctrl-C to stop")
+    if opens_browser:
+        typer.launch(server.address.url)
+    try:
+        server.serve()
+    finally:
+        server.close()
+    message("stopped")
 
 
 def _read(live: LiveRun) -> tuple[RunView, list[Node]]:
@@ -101,6 +133,15 @@ def capture(
     ranks: Annotated[
         str | None, option("--ranks", "Record only these ranks: 0,5. Default: all ranks.", "LIST")
     ] = None,
+    recorder: Annotated[
+        Literal["torch", "cupti"],
+        option(
+            "--with",
+            "Record GPU activity with torch (default) or cupti. cupti costs less and "
+            "records no operators.",
+            "RECORDER",
+        ),
+    ] = "torch",
     timeout: Annotated[
         float, option("--timeout", "Stop waiting after SECONDS.", "SECONDS", min=1.0)
     ] = 300.0,
@@ -110,7 +151,8 @@ def capture(
     from traceprof.recording.live.capture import capture as capture_steps
     from traceprof.recording.live.status import LiveRun
 
-    recording = capture_steps(LiveRun(run), steps, parse_ranks(ranks), timeout, message)
+    chosen = parse_ranks(ranks)
+    recording = capture_steps(LiveRun(run), steps, chosen, timeout, message, recorder)
     for line in recording.lines:
         message(line)
     output = recording.output

@@ -356,8 +356,16 @@ def view(
 ) -> None:
     """Open a live timeline in the browser, for traces of any size, with tables of any selection.
 
-    Several traces are shown side by side.
+    Several traces are shown side by side. The folder of a running program (`record --live`) is
+    shown like `traceprof watch`.
     """
+    from traceprof.recording.live.history import is_history
+
+    if len(trace) == 1 and is_history(trace[0]):
+        from traceprof.cli.live import serve_page
+
+        serve_page(trace[0], host, port, allow_remote=allow_remote, opens_browser=browser)
+        return
     try:
         from traceprof.viewer.panes import open_pane
         from traceprof.viewer.server import ViewerServer, bind

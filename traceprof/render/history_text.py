@@ -40,7 +40,11 @@ def history_text(history: History, name: str, width: int = 100) -> str:
             f"{sentence_duration(middle)} (5–95% of minutes: {sentence_duration(low)} – "
             f"{sentence_duration(high)})  {sparkline(history.step_ns.tolist(), 48)}",
         ),
-        ("Loading", f"{sentence_duration(float(np.median(history.data_ns)))} per step"),
+        *(
+            [("Loading", f"{sentence_duration(float(np.median(history.data_ns)))} per step")]
+            if history.data_ns.any()  # otherwise, there is no DataLoader
+            else []
+        ),
         ("In steps", f"{format_ratio(float(np.median(history.in_steps_ratio)))} of the time"),
         *(("Change", _change_text(change)) for change in find_changes(history)),
         *(("Restart", f"{_clock(at)}  {plain_text(label, 40)}") for at, label in history.restarts),

@@ -17,6 +17,7 @@ from traceprof.recording.live.view import RankView, RunView, Straggler
 from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
 from traceprof.units import (
+    NS_PER_S,
     SENTENCE_DIGITS,
     format_bytes,
     format_duration,
@@ -41,29 +42,38 @@ _PLACES: Final = {
     "other": "Python code outside the forward pass, backward pass, and optimizer",
 }
 _SCHEMA: Final = 1
+_NO_STEP: Final = (
+    "no process has begun a step yet (a program without PyTorch marks steps with traceprof.step())"
+)
 _STATES: Final = ("stalled", "lost", "killed", "failed", "finished", "running")
 
 
 def watch_text(view: RunView, nodes: Sequence[Node], name: str, width: int = 100) -> str:
     """Return the page of a run for a terminal of ``width`` columns."""
     if not view.ranks:
-        return f"{plain_text(name, _MAX_NAME)}: no process has begun a step yet\n"
-    lines = [_head(view, name)]
+        return f"{plain_text(name, _MAX_NAME)}: {_NO_STEP}\n"
+    lines = [head_of(view, name)]
+    for label, text in facts_of(view, nodes):
+        lines += _labeled(label, text, width)
+    table = [line[:width].rstrip() for line in _table(view)]
+    return "\n".join([*lines, "", *table]) + "\n"
+
+
+def facts_of(view: RunView, nodes: Sequence[Node]) -> list[tuple[str, str]]:
+    """Return the labeled facts of a run, each in one text without control characters."""
     hosts = [_node(node) for node in nodes[:_MAX_NODES]]
     if len(nodes) > _MAX_NODES:
         hosts.append(f"{len(nodes) - _MAX_NODES} more hosts")
-    for label, texts in (
+    parts = (
         ("Step time", _step_time(view)),
         ("Phases", _phases(view)),
+        ("Progress", _progress(view)),
         ("Metrics", _metrics(view)),
         ("Ranks", _ranks(view)),
         ("Problem", problems(view)),
         ("Host", hosts),
-    ):
-        for text in texts:
-            lines += _labeled(label, text, width)
-    table = [line[:width].rstrip() for line in _table(view)]
-    return "\n".join([*lines, "", *table]) + "\n"
+    )
+    return [(label, text) for label, texts in parts for text in texts]
 
 
 def watch_line(view: RunView) -> str:
@@ -71,7 +81,7 @@ def watch_line(view: RunView) -> str:
     parts = [*_step_time(view, with_bars=False)[:1], *_ranks(view), *problems(view)]
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
     step = f" step {view.step}:" if view.step is not None else ""
-    return f"{clock}{step} {'; '.join(parts) or 'no process has begun a step yet'}\n"
+    return f"{clock}{step} {'; '.join(parts) or _NO_STEP}\n"
 
 
 def watch_json(view: RunView, nodes: Sequence[Node]) -> str:
@@ -87,7 +97,8 @@ def watch_json(view: RunView, nodes: Sequence[Node]) -> str:
     return json.dumps(document, default=str) + "\n"
 
 
-def _head(view: RunView, name: str) -> str:
+def head_of(view: RunView, name: str) -> str:
+    """Return the first line of a page: the name of the run, its ranks, its step, and the time."""
     n_running = sum(rank.state in ("running", "stalled") for rank in view.ranks)
     step = f"  ·  step {view.step}" if view.step is not None else ""
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
@@ -121,11 +132,36 @@ def _step_time(view: RunView, *, with_bars: bool = True) -> list[str]:
 
 
 def _phases(view: RunView) -> list[str]:
-    if not view.step_ns:
+    if not view.step_ns or not any(view.phases_ns.values()):
         return []
     shares = ((name, ns / view.step_ns) for name, ns in view.phases_ns.items() if ns)
     text = " · ".join(f"{name} {format_ratio(share)}" for name, share in shares)
     return [f"{text}  ({view.shown})" if len(view.ranks) > 1 else text]
+
+
+def _progress(view: RunView) -> list[str]:
+    """Return how far the run and the epoch are, and the time to their ends, if it is known."""
+    texts = []
+    for kind, unit in (("run", ""), ("epoch", " batches")):
+        progress = view.progress.get(kind)
+        if progress is None:
+            continue
+        done, total = (format_number(round(value, 2)) for value in (progress.done, progress.total))
+        source = plain_text(progress.source, _MAX_NAME)
+        text = f"{done} of {total}{unit} of the {kind} ({source})"
+        if progress.left_ns is not None:
+            text += f", about {_clock_time(progress.left_ns)} to its end"
+        texts.append(text)
+    return [" · ".join(texts)] if texts else []
+
+
+def _clock_time(ns: float) -> str:
+    """Return a time in its two largest units: "3 d 4 h", "2 min 5 s", "40 s"."""
+    minutes, seconds = divmod(round(ns / NS_PER_S), 60)
+    hours = minutes // 60
+    values = ((hours // 24, "d"), (hours % 24, "h"), (minutes % 60, "min"), (seconds, "s"))
+    first = next((at for at, (value, _) in enumerate(values) if value), len(values) - 1)
+    return " ".join(f"{value} {unit}" for value, unit in values[first : first + 2])
 
 
 def _metrics(view: RunView) -> list[str]:
@@ -162,19 +198,24 @@ def straggler_text(straggler: Straggler) -> str:
 def problems(view: RunView) -> list[str]:
     """Return the stalls, lost processes, and missing data, one text each."""
     texts = [*_stalls(view)]
-    for state, what in (
-        ("lost", "does not respond (its process hangs, or its host is down)"),
-        ("killed", "was killed"),
-        ("failed", "ended with an error"),
+    for state, one, several in (
+        (
+            "lost",
+            "does not respond (its process hangs, or its host is down)",
+            "do not respond (their processes hang, or their hosts are down)",
+        ),
+        ("killed", "was killed", "were killed"),
+        ("failed", "ended with an error", "ended with an error"),
     ):
         found = [rank for rank in view.ranks if rank.state == state]
         if found:
-            texts.append(f"{_labels(found)} {what}")
+            texts.append(f"{_labels(found)} {one if len(found) == 1 else several}")
     if view.missing and not view.is_over:
         texts.append(f"{view.missing} ranks have not begun a step")
     restarted = [rank for rank in view.ranks if rank.attempts > 1]
     if restarted:
-        texts.append(f"{_labels(restarted)} was restarted; the last attempt is shown")
+        verb = "was" if len(restarted) == 1 else "were"
+        texts.append(f"{_labels(restarted)} {verb} restarted; the last attempt is shown")
     unwritten = [rank for rank in view.ranks if rank.n_errors]
     if unwritten:
         texts.append(f"{_labels(unwritten)} could not write its status (disk full?)")
@@ -192,7 +233,8 @@ def _stalls(view: RunView) -> list[str]:
     if waiting and absent:
         operator = plain_text(waiting[0].pending, _MAX_NAME)
         texts.append(
-            f"{_labels(waiting)} waits in {operator}; {_labels(absent)} has not reached it"
+            f"{_labels(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in {operator}; "
+            f"{_labels(absent)} {'has' if len(absent) == 1 else 'have'} not reached it"
         )
     for rank in suspects or waiting[:1]:
         inside = f" in {plain_text(rank.phase, _MAX_NAME)}" if rank.phase else ""
@@ -243,8 +285,8 @@ def _gpu(name: str, values: dict[str, float]) -> str:
     return f"GPU {plain_text(name.removeprefix('gpu:'), _MAX_NAME)}: {', '.join(texts) or '–'}"
 
 
-def _table(view: RunView) -> list[str]:
-    """Return the table of ranks: all of them, or those with a problem and the slowest."""
+def rank_rows(view: RunView) -> list[tuple[str, ...]]:
+    """Return the titles and rows of the ranks: all of them, or the slowest and the problems."""
     shown = list(view.ranks)
     if len(shown) > _MAX_RANKS:
         slow = view.straggler.rank if view.straggler else None
@@ -257,10 +299,13 @@ def _table(view: RunView) -> list[str]:
             ),
         )
         shown = sorted(order[:_MAX_RANKS], key=lambda rank: (rank.rank is None, rank.rank or 0))
-    rows: list[tuple[str, ...]] = [
-        ("", "step", "step time", "work", "waiting", "CPU", "memory", "state")
-    ]
-    rows += [_row(rank) for rank in shown]
+    titles = ("", "step", "step time", "work", "waiting", "CPU", "memory", "state")
+    return [titles, *map(_row, shown)]
+
+
+def _table(view: RunView) -> list[str]:
+    """Return the lines of the table of ranks."""
+    rows = rank_rows(view)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -269,8 +314,9 @@ def _table(view: RunView) -> list[str]:
         )
         for row in rows
     ]
-    if len(view.ranks) > len(shown):
-        lines.append(f"{len(view.ranks) - len(shown)} other ranks are not shown")
+    n_hidden = len(view.ranks) - len(rows) + 1
+    if n_hidden:
+        lines.append(f"{n_hidden} other ranks are not shown")
     return lines
 
 

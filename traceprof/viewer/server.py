@@ -332,16 +332,21 @@ class _Server(ThreadedWSGIServer):
             self.process_request_thread(request, client_address)
 
 
-class ViewerServer:
-    """Serves ``panes`` on a listening socket and its address, as returned by `bind`."""
+class AppServer:
+    """Serves an app on a listening socket and its address, as returned by `bind`.
 
-    def __init__(self, panes: Sequence[Pane], listening: socket.socket, address: Address) -> None:
+    ``script_hashes`` are the CSP sources of the inline scripts in its pages.
+    """
+
+    def __init__(
+        self,
+        flask: Flask,
+        script_hashes: Sequence[str],
+        listening: socket.socket,
+        address: Address,
+    ) -> None:
         self.address = address
-        self.app = make_app(panes)
-        flask: Any = self.app.server
-        add_routes(flask, panes)
-        add_pairs(flask, panes)
-        protect(flask, address, self.app.csp_hashes())
+        protect(flask, address, script_hashes)
         self._server = _Server(
             address.host, address.port, flask, handler=_QuietHandler, fd=listening.fileno()
         )
@@ -358,3 +363,14 @@ class ViewerServer:
     def close(self) -> None:
         """Close the socket, which frees the port."""
         self._server.server_close()
+
+
+class ViewerServer(AppServer):
+    """Serves ``panes`` on a listening socket and its address, as returned by `bind`."""
+
+    def __init__(self, panes: Sequence[Pane], listening: socket.socket, address: Address) -> None:
+        self.app = make_app(panes)
+        flask: Any = self.app.server
+        add_routes(flask, panes)
+        add_pairs(flask, panes)
+        super().__init__(flask, self.app.csp_hashes(), listening, address)

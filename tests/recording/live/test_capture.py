@@ -19,7 +19,8 @@ def test_all_ranks_begin_at_one_step_that_is_2_s_away(tmp_path):
     write_status(tmp_path, 0, [step(100)] * 20)
     write_status(tmp_path, 1, [step(100)] * 23)
     request = send_request(LiveRun(tmp_path), 5)
-    assert written(tmp_path) == {"id": 1, "first": 22 + 2 + 20, "steps": 5, "ranks": None}
+    expected = {"id": 1, "first": 22 + 2 + 20, "steps": 5, "ranks": None, "with": "torch"}
+    assert written(tmp_path) == expected
     assert request.folder == tmp_path / "live" / "capture-1"
     assert request.folder.is_dir()
 

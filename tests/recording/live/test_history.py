@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from tests.recording.live.status_files import encode, header
+from tests.recording.live.status_files import encode, header, step, write_status
 from traceprof.errors import UsageError
 from traceprof.recording.live.history import find_changes, is_history, parse_span, read_history
 from traceprof.recording.live.node import NodeStatus, metrics_text
@@ -32,10 +32,10 @@ def write_rank(run, rank, step_ms, data_ms=0.5, samples=8, *, name="", first=FIR
     data = bytearray(at + PERIODS[0][1] * _PERIOD.size)
     fields = {"host": "h", "started_ns": started_ns, "n_samples": 0}
     data[:HEADER_BYTES] = encode(header(rank, 0, **fields))
-    for minute, (step, load) in enumerate(zip(step_ms, data_ms, strict=True), first):
-        if np.isnan(step):
+    for minute, (duration_ms, load) in enumerate(zip(step_ms, data_ms, strict=True), first):
+        if np.isnan(duration_ms):
             continue
-        n, ns = round(54_000 / step), round(step * MS)
+        n, ns = round(54_000 / duration_ms), round(duration_ms * MS)
         row = minute, n, n * ns, ns, ns, 0, n * round(load * MS), n * samples, n * ns
         _PERIOD.pack_into(data, at + minute % PERIODS[0][1] * _PERIOD.size, *row)
     (live / f"status.{name or 100 + rank}").write_bytes(data)
@@ -115,6 +115,41 @@ def test_restarts_ranks_and_batches_are_causes(tmp_path):
     text = page_of(tmp_path)
     assert "no step ended in 10 minutes" in text
     assert json.loads(history_json(read_history(tmp_path)))["restarts"][0]["rank"] == "rank 0"
+
+
+def test_all_attempts_of_a_rank_count(tmp_path):
+    write_status(tmp_path, 0, [step(1)] * 30, name="100", started_ns=1)
+    write_status(tmp_path, 0, [step(1)] * 20, name="200", started_ns=2)
+    write_status(tmp_path, 1, [step(1)] * 40, name="300")
+    assert read_history(tmp_path).n_steps == 50
+
+
+def test_a_minute_counts_from_the_start_to_the_last_step(tmp_path):
+    """Minute 0: from 30 s; minute 2: until 15 s. In each second, 0.9 s are in steps."""
+    at_s = 60 * FIRST
+    fields = {"started_ns": (at_s + 30) * 10**9, "last_step_ns": (at_s + 135) * 10**9}
+    path = write_status(tmp_path, 0, [], boot="", now_ns=(at_s + 135) * 10**9, **fields)
+    data = bytearray(path.read_bytes()) + bytearray(PERIODS[0][1] * _PERIOD.size)
+    for minute, seconds in enumerate((30, 60, 15), FIRST):
+        row = (
+            minute,
+            10 * seconds,
+            900 * seconds * MS,
+            90 * MS,
+            90 * MS,
+            0,
+            0,
+            0,
+            900 * seconds * MS,
+        )
+        at = HEADER_BYTES + N_STEPS * 8 * len(STEP_FIELDS) + minute % PERIODS[0][1] * _PERIOD.size
+        _PERIOD.pack_into(data, at, *row)
+    path.write_bytes(data)
+    history = read_history(tmp_path)
+    assert history.in_steps_ratio == pytest.approx([0.9, 0.9, 0.9])
+    page = history_text(history, "run")
+    assert "In steps    90.0% of the time" in page
+    assert "Loading" not in page  # no DataLoader
 
 
 def test_minutes_without_steps_are_not_zero(tmp_path):

@@ -1,6 +1,8 @@
 """The history of a run can be read after a kill -9 of its launcher, its watcher, and a rank."""
 
+import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -73,5 +75,45 @@ def test_a_run_survives_its_watcher_and_launcher_and_its_history_the_rank(tmp_pa
     finally:
         stop.touch()
         launcher.kill()
+        if rank is not None and rank.state == "running":
+            os.kill(rank.header.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", range(12 if os.environ.get("TRACEPROF_THOROUGH") else 2))
+def test_kills_at_random_points_lose_nothing_that_was_written(tmp_path, seed):
+    """In a random order, each process is killed after a random number of steps."""
+    chance = random.Random(seed)
+    mode = chance.choice(["--always", "--live"])
+    program, stop, run = tmp_path / "train.py", tmp_path / "stop", tmp_path / "run"
+    program.write_text(PROGRAM)
+    launcher = begin("record", mode, "-o", f"{run}/", "--", sys.executable, program, stop)
+    watcher, rank = None, None
+    try:
+        rank = wait_for_steps(run, 0, launcher)
+        watcher = begin("watch", run, "--interval", "0.2")
+        victims = {"launcher": launcher.pid, "watcher": watcher.pid, "rank": rank.header.pid}
+        order = chance.sample(sorted(victims), 3)
+        for victim in itertools.takewhile(lambda one: one != "rank", order):
+            wanted = rank.header.n_steps + chance.randrange(400)
+            rank = wait_for_steps(run, wanted, None)  # no kill stops the program
+            os.kill(victims[victim], signal.SIGKILL)
+        rank = wait_for_steps(run, rank.header.n_steps + chance.randrange(400), None)
+        os.kill(rank.header.pid, signal.SIGKILL)
+        while view_of(LiveRun(run).refresh()).ranks[0].state == "running":
+            pass
+        found = LiveRun(run)
+        (process,) = found.refresh()
+        assert found.n_damaged == 0
+        assert process.header.n_steps >= rank.header.n_steps
+        numbers = process.column("index").tolist()
+        assert numbers == list(range(process.header.n_steps))[-len(numbers) :]
+        history = read_history(run)
+        assert history.n_steps == process.header.n_steps
+        assert (history.step_ns > 0).all()
+    finally:
+        stop.touch()
+        for started in filter(None, (launcher, watcher)):
+            started.kill()
+            started.wait()
         if rank is not None and rank.state == "running":
             os.kill(rank.header.pid, signal.SIGKILL)

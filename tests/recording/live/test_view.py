@@ -8,7 +8,7 @@ import pytest
 from tests.recording.live.status_files import MS, encode, header, look, step, write_status
 from traceprof.errors import UsageError
 from traceprof.recording.live.capture import send_request
-from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node
+from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node, Process
 from traceprof.recording.live.view import is_stalled
 from traceprof.render.live_text import problems, watch_json, watch_line, watch_text
 
@@ -59,6 +59,17 @@ def test_ranks_are_compared_in_the_same_steps(tmp_path):
     write_status(tmp_path, 0, [FAST] * 30)
     write_status(tmp_path, 1, [SLOW] * 20, first=100)
     assert look(tmp_path).straggler is None
+
+
+def test_a_short_delay_of_short_steps_names_no_rank(tmp_path):
+    """In 20 of the last 200 steps of 1 ms, rank 1 waits for a core, and rank 0 for rank 1."""
+    fast, slow = step(1, forward=1), step(3, forward=3)
+    waiting = step(3, forward=1, wait=2)
+    assert (
+        ranks(tmp_path, [fast] * 180 + [waiting] * 20, [fast] * 180 + [slow] * 20).straggler is None
+    )
+    view = ranks(tmp_path, [waiting] * 200, [slow] * 200)
+    assert view.straggler is not None
 
 
 def test_rates_come_from_batches_only(tmp_path):
@@ -184,6 +195,31 @@ def test_untrusted_texts_cannot_control_the_terminal(tmp_path):
     assert "1.5 (step 3)" in watch_text(view, [], "run")
 
 
+def test_the_time_to_the_end_is_that_of_the_rank_that_ends_last(tmp_path):
+    now = 10_000 * 1_000_000_000
+    for rank, done in enumerate((400, 200)):  # since 100 s: 1 to 2 of 1,000 are left per 0.25 s
+        progress = {"run": [done, 1000, 0, now - 100_000_000_000, "Trainer"]}
+        fields = {"progress": progress, "now_ns": now, "boot": ""}
+        write_status(tmp_path, rank, [EVEN] * 20, **fields)
+    view = look(tmp_path)
+    run = view.progress["run"]
+    assert (run.done, run.total) == (200, 1000)
+    assert run.left_ns == pytest.approx(400e9, rel=0.01)
+    assert "200 of 1000 of the run (Trainer), about 6 min 40 s to its end" in watch_text(
+        view, [], "run"
+    )
+
+
+def test_without_a_length_or_a_speed_there_is_no_time_to_the_end(tmp_path):
+    write_status(tmp_path, 0, [EVEN] * 20)
+    assert "Progress" not in watch_text(look(tmp_path), [], "run")
+    write_status(tmp_path, 0, [EVEN] * 20, progress={"epoch": [3, 50, 3, 1, "DataLoader"]})
+    text = watch_text(look(tmp_path), [], "run")
+    assert "3 of 50 batches of the epoch (DataLoader)\n" in text
+    write_status(tmp_path, 0, [EVEN] * 20, ended="finished", progress={"run": [5, 9, 0, 1, "x"]})
+    assert "Progress" not in watch_text(look(tmp_path), [], "run")
+
+
 def test_many_ranks_fit_on_a_page(tmp_path):
     for rank in range(40):
         write_status(tmp_path, rank, [SLOW if rank == 37 else FAST] * 20)
@@ -209,3 +245,11 @@ def test_ranks_of_an_always_run_are_not_compared_or_captured(tmp_path):
     assert "--always" in view.why_no_straggler
     with pytest.raises(UsageError, match="--live"):
         send_request(LiveRun(tmp_path), 3)
+
+
+def test_a_killed_process_has_no_time_to_the_end(tmp_path, monkeypatch):
+    progress = {"run": [5, 9, 0, 1, "Trainer"]}
+    write_status(tmp_path, 0, [EVEN] * 20, progress=progress)
+    assert look(tmp_path).progress["run"].done == 5
+    monkeypatch.setattr(Process, "state", property(lambda _process: "killed"))
+    assert look(tmp_path).progress == {}

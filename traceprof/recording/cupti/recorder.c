@@ -407,6 +407,8 @@ static int start(void) {
     char library[4096] = "";
     *why = 0;
     if (is_live) return 0;
+    has_devices = 0; /* they are in each file; a capture may have ended before */
+    n_refused = thrown_bytes = 0;
     if (is_forked) {
         snprintf(why, sizeof why, "the process was forked from a recorded process");
         return 1;

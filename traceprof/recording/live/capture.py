@@ -42,6 +42,7 @@ class CaptureRequest:
     first: int
     n_steps: int
     ranks: frozenset[int] | None = None
+    recorder: str = "torch"
 
     def state_of(self, process: Process) -> str:
         """Return the state of this capture in a process ("waiting", "done" …; "": not received)."""
@@ -50,9 +51,9 @@ class CaptureRequest:
 
 
 def send_request(
-    run: LiveRun, n_steps: int, ranks: Collection[int] | None = None
+    run: LiveRun, n_steps: int, ranks: Collection[int] | None = None, recorder: str = "torch"
 ) -> CaptureRequest:
-    """Ask the running processes of ``run`` to capture their next steps.
+    """Ask the running processes of ``run`` to capture their next steps with "torch" or "cupti".
 
     All ranks begin at the same step, which is about 2 s in the future.
 
@@ -61,7 +62,8 @@ def send_request(
     """
     if not 0 < n_steps <= MAX_STEPS:
         raise UsageError(f"--steps {n_steps}: expected 1 to {MAX_STEPS}")
-    processes = [process for process in run.refresh() if process.state not in _GONE]
+    found = run.refresh()
+    processes = [process for process in found if process.state not in _GONE]
     known = {process.header.rank for process in processes}
     unknown = sorted(set(ranks or ()) - known)
     if unknown:
@@ -70,19 +72,21 @@ def send_request(
             f"--ranks {','.join(map(str, unknown))}: not running; running ranks: {listed or 'none'}"
         )
     if not processes:
-        raise UsageError(f"{run.folder}: no process runs; a capture needs a running program")
+        state = "no process runs" if found else "no process has begun a step yet"
+        raise UsageError(f"{run.folder}: {state}; a capture needs a running program")
     if any(process.header.is_always for process in processes):
         raise UsageError(
             f"{run.folder}: a run of `record --always` cannot capture steps; start it with --live"
         )
     number, folder = _new_folder(run.live)
     chosen = None if ranks is None else frozenset(ranks)
-    request = CaptureRequest(number, folder, _first_step(processes), n_steps, chosen)
+    request = CaptureRequest(number, folder, _first_step(processes), n_steps, chosen, recorder)
     document = {
         "id": number,
         "first": request.first,
         "steps": n_steps,
         "ranks": None if ranks is None else sorted(ranks),
+        "with": recorder,
     }
     with writing(run.live / REQUEST):
         write_file(run.live / REQUEST, json.dumps(document), force=True)
@@ -195,7 +199,7 @@ def write_capture(run: LiveRun, request: CaptureRequest) -> Recording:
     if not has_captured(folder):
         shutil.rmtree(folder, ignore_errors=True)
         raise RecordingError("no process captured any step before it ended")
-    notes = write_notes(folder, _notes_of(run.live, output))
+    notes = write_notes(folder, _notes_of(run.live, output), recorder=request.recorder)
     record_request = replace(notes.request(), force=True)
     output.mkdir(exist_ok=True)
     recording = finish(record_request, folder, notes, ())
@@ -216,6 +220,7 @@ def capture(
     ranks: Collection[int] | None,
     timeout_s: float,
     say: Callable[[str], None],
+    recorder: str = "torch",
 ) -> Recording:
     """Capture the next steps of a running program, and write their trace.
 
@@ -223,7 +228,7 @@ def capture(
         UsageError, RecordingError: see `send_request`, `wait_for`, and `write_capture`.
         TraceError: the folder has no description of its recording.
     """
-    request = send_request(run, n_steps, ranks)
+    request = send_request(run, n_steps, ranks, recorder)
     say(f"capture {request.number} begins at step {request.first}")
     try:
         for problem in wait_for(run, request, timeout_s, say):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import UsageError
+from traceprof.formats.runs.manifest import NOTES
 from traceprof.recording.live.status import PERIOD_FIELDS, LiveRun, Process, read_periods
 
 HOSTS: Final = "history.*.jsonl*"
@@ -55,7 +57,8 @@ class History:
     """A run by minute (``minutes`` since 1970). Arrays have one value per recorded minute.
 
     ``step_ns`` is the typical step of the median rank; ``data_ns`` the data loading per step, of
-    the rank that loads longest; ``in_steps_ratio`` the share of the minute inside of steps.
+    the rank that loads longest; ``in_steps_ratio`` the share of the minute inside of steps, of the
+    part of the minute in which the process ran.
     ``restarts`` are minutes and labels. ``hosts``: "host: value" → minute → value.
     """
 
@@ -76,9 +79,10 @@ class History:
 
 
 def is_history(folder: Path) -> bool:
-    """Return whether a folder has a live status and no trace, not even of a capture."""
+    """Return whether a folder is that of a live run and has no trace, not even of a capture."""
     live, traces = folder / "live", (*folder.glob("*.sqlite"), *folder.glob("capture-*"))
-    return live.is_dir() and any(live.glob("status.*")) and not traces
+    is_live = any(live.glob("status.*")) or (live / NOTES).is_file()
+    return is_live and not traces
 
 
 def read_history(folder: Path) -> History:
@@ -93,7 +97,8 @@ def read_history(folder: Path) -> History:
     for process in processes:
         with suppress(OSError):
             for row in read_periods(process.path).tolist():
-                by_minute.setdefault(row[0], {})[_label_of(process)] = row
+                covered_ns = _covered_ns(process, row[0])
+                by_minute.setdefault(row[0], {})[_label_of(process)] = [*row, covered_ns]
     at = {name: index for index, name in enumerate(PERIOD_FIELDS)}
     minutes = np.array(sorted(by_minute), np.int64)
     rows = [np.array(list(by_minute[minute].values()), np.float64) for minute in minutes.tolist()]
@@ -101,13 +106,29 @@ def read_history(folder: Path) -> History:
         minutes=minutes,
         step_ns=np.array([np.median(row[:, at["typical_sum_ns"]] / row[:, 1]) for row in rows]),
         data_ns=np.array([np.max(row[:, at["data_ns"]] / row[:, 1]) for row in rows]),
-        in_steps_ratio=np.array([np.median(row[:, at["sum_ns"]]) / 60e9 for row in rows]),
+        in_steps_ratio=np.array([np.median(row[:, at["sum_ns"]] / row[:, -1]) for row in rows]),
         samples_per_step=np.array([np.median(row[:, at["samples"]] / row[:, 1]) for row in rows]),
         n_ranks=np.array([float(len(row)) for row in rows]),
-        n_steps=max((process.header.n_steps for process in processes), default=0),
+        n_steps=_count_steps(processes),
         restarts=tuple(_restarts(processes)),
         hosts=_read_hosts(run.live),
     )
+
+
+def _count_steps(processes: Sequence[Process]) -> int:
+    """Return the number of steps of the rank with most steps, over all its attempts."""
+    counts: Counter[str] = Counter()
+    for process in processes:
+        counts[_label_of(process)] += process.header.n_steps
+    return max(counts.values(), default=0)
+
+
+def _covered_ns(process: Process, minute: int) -> int:
+    """Return how long a process has run in a minute, up to its last step."""
+    header, begin_ns = process.header, minute * 60_000_000_000
+    end_ns = min(begin_ns + 60_000_000_000, header.offset_ns + header.last_step_ns)
+    covered_ns = end_ns - max(begin_ns, header.started_ns)
+    return covered_ns if covered_ns > 0 else 60_000_000_000
 
 
 def _label_of(process: Process) -> str:

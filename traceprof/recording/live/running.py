@@ -19,6 +19,8 @@ import numpy as np
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.formats.runs.manifest import NOTES
 from traceprof.recording import work_folder
+from traceprof.recording.cupti.spool import LIBRARY
+from traceprof.recording.finishing import note_without_torch
 from traceprof.recording.job import announced, job_of, label_of
 from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
 from traceprof.recording.live.node import MetricsFile, NodeStatus
@@ -264,6 +266,8 @@ def live_environment(live: Path, request: RecordRequest, *, is_always: bool) -> 
     """
     environment = child_environment(live.absolute(), request)
     environment |= {"TRACEPROF_LIVE": "1", "TRACEPROF_ALWAYS": "1" if is_always else ""}
+    if LIBRARY.exists():  # for `traceprof capture --with cupti`
+        environment["TRACEPROF_CUPTI_RECORDER"] = str(LIBRARY)
     disabled = os.environ.get("TRACEPROF_DISABLE", "")
     environment["TRACEPROF_DISABLE"] = ",".join(filter(None, (disabled, "sizes")))
     return environment
@@ -301,12 +305,15 @@ def record_live(
         monitor = Monitor(live, conditions, request.say, is_always)
         stack.callback(monitor.close)
         program = Program(grace_s=request.grace_s, say=request.say)
-        return run_recorded(
+        code = run_recorded(
             request.command,
             live_environment(live, request, is_always=is_always),
             monitor.tick,
             program=program,
         )
+        if not any(live.glob("status.*")):
+            request.say(note_without_torch(live) or "no steps found; use traceprof.step()")
+        return code
 
 
 def _check_options(request: RecordRequest) -> None:

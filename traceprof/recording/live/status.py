@@ -58,6 +58,7 @@ class Header(msgspec.Struct, frozen=True):
     ``is_wait_unknown``: the time in which the process waits for other ranks is not measured.
     ``is_always``: of ``record --always``, whose hooks measure only steps and data loading.
     ``core_wait_ns``: for how long the training thread has waited for a core since it began.
+    ``progress``: "run" or "epoch" → (done, total, done at an earlier time, that time, source).
     ``capture`` is the state of the last capture. ``metrics``: name → (value, step); the value is
     None if it is not finite.
     ``ended`` is "", "finished", or "failed".
@@ -87,6 +88,7 @@ class Header(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
     device_bytes: tuple[int, int] | None = None
     metrics: dict[str, tuple[float | None, int]] = {}
+    progress: dict[str, tuple[float, float, float, int, str]] = {}
     capture: dict[str, Any] = {}
     n_errors: int = 0
     ended: str = ""

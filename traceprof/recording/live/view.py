@@ -15,6 +15,7 @@ PHASES: Final = ("data", "forward", "backward", "optimizer")
 OTHER: Final = "other"
 """Step time outside the phases: Python code between them."""
 _N_NOW: Final = 20
+_COMPARED_NS: Final = 500_000_000
 _MIN_STEPS: Final = 5
 _MIN_EXCESS_RATIO: Final = 0.1
 _MIN_EXCESS_NS: Final = 200_000
@@ -24,6 +25,7 @@ _MAD_FACTOR: Final = 3.0
 _MIN_STALL_NS: Final = 5_000_000_000
 _STALL_STEPS: Final = 10
 _N_BARS: Final = 32
+_MAX_TOTAL: Final = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,20 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far the run, or the epoch, is, according to ``source``, which states its length.
+
+    ``left_ns`` is the time to the end at the mean speed of the last half, with evaluations; None
+    until the speed is known.
+    """
+
+    done: float
+    total: float
+    left_ns: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """A run now.
 
@@ -79,6 +95,7 @@ class RunView:
     straggler; without a straggler, of the rank with the longest steps (``shown``). Rates include
     the time between steps.
 
+    ``progress``: "run" or "epoch" → that of the rank that ends last; empty if no length is known.
     ``bars_ns`` are step times of the last steps, oldest first. ``why_no_straggler`` is set if ranks
     cannot be compared. ``missing`` is the number of ranks without a status; None: unknown.
     """
@@ -96,6 +113,7 @@ class RunView:
     why_no_straggler: str = ""
     stalled: tuple[RankView, ...] = ()
     metrics: dict[str, tuple[float | None, int]] = field(default_factory=dict)
+    progress: dict[str, RunProgress] = field(default_factory=dict)
     missing: int | None = None
     n_damaged: int = 0
     time_s: float = 0.0
@@ -139,10 +157,24 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
         why_no_straggler=reason,
         stalled=tuple(rank for rank in ranks if rank.state == "stalled"),
         metrics=dict(lowest.header.metrics) if lowest else {},
+        progress=_progress_of([one for one in running if one.state in ("running", "lost")]),
         missing=max(0, max(sizes) - len(known)) if sizes else None,
         n_damaged=n_damaged,
         time_s=time.time(),
     )
+
+
+def _progress_of(processes: Sequence[Process]) -> dict[str, RunProgress]:
+    """Return the progress of the run and of the epoch, of the process that ends last."""
+    found: dict[str, RunProgress] = {}
+    for process in processes:
+        for kind, (done, total, earlier, earlier_ns, source) in process.header.progress.items():
+            elapsed_ns = process.header.now_ns + process.silence_ns - earlier_ns
+            is_known = done > earlier and elapsed_ns > 0 and total <= _MAX_TOTAL
+            left_ns = (total - done) * elapsed_ns / (done - earlier) if is_known else None
+            if kind not in found or (left_ns or 0) > (found[kind].left_ns or 0):
+                found[kind] = RunProgress(done, total, left_ns, source)
+    return found
 
 
 def _rank_order(process: Process, straggler: Straggler | None) -> tuple[bool, float]:
@@ -227,7 +259,13 @@ def _work_of(steps: Rows) -> Rows:
 
 
 def _phases_of(process: Process) -> dict[str, float]:
-    """Return the median time of each phase per step, and of the rest of the step."""
+    """Return the median time of each phase per step, and of the rest of the step.
+
+    In ``record --always``, only data loading is measured, if there is a DataLoader.
+    """
+    if process.header.is_always:
+        data_ns = process.column("data_ns")[-_N_NOW:]
+        return {"data": float(np.median(data_ns))} if data_ns.any() else {}
     phases = {name: float(np.median(process.column(f"{name}_ns")[-_N_NOW:])) for name in PHASES}
     return {**phases, OTHER: max(0.0, _step_ns(process) - sum(phases.values()))}
 
@@ -297,11 +335,15 @@ def find_straggler(processes: Sequence[Process]) -> tuple[Straggler | None, str]
 
 
 def _common_steps(processes: Sequence[Process]) -> Rows:
-    """Return the numbers of the last steps that all processes have recorded."""
-    common = processes[0].column("number")[-4 * _N_NOW :]
+    """Return the numbers of the last steps that all processes have recorded: 20, or of 0.5 s.
+
+    In a few short steps, a process that waits for a core once would be slow in most of them.
+    """
+    n_steps = max(_N_NOW, int(_COMPARED_NS / max(_step_ns(processes[0]), 1.0)))
+    common = processes[0].column("number")
     for process in processes[1:]:
         common = np.intersect1d(common, process.column("number"))
-    return np.unique(common)[-_N_NOW:]
+    return np.unique(common)[-n_steps:]
 
 
 def _place_of(slow: Process, others: Sequence[Process], excess_ns: float) -> str:

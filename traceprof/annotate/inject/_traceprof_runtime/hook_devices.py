@@ -6,23 +6,25 @@ A profiler that the program starts itself always has priority.
 
 import atexit
 import os
+import sys
 
 from . import session, settings
-from .after_import import complain
+from .after_import import complain, offer_cupti
 from .replaced import replace
 
 _LIBRARY_VERSION = 1  # version of the library's interface
 _IMMEDIATELY, _ON_REQUEST = 1, 2  # when the library begins to record
+_NOT_RECORDED = "no GPU activity is recorded: "
 _INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
 _library = None
-_is_over = False
+_is_over = settings.LIVE  # then it begins on request
 
 
 def follow_capture():
     """Load the recorder's library, and make CUPTI record while capturing is on."""
     global _library
-    path = os.environ.get("TRACEPROF_CUPTI_RECORDER")
-    if not path or _library is not None or "devices" in settings.DISABLED:
+    path = _library_path()
+    if not path or _library is not None or settings.LIVE:  # a live run waits for a request
         return
     try:
         _library = _load_library(path)
@@ -32,6 +34,45 @@ def follow_capture():
         atexit.register(_stop_recording)  # also if no event opened the spool
     except Exception as error:
         complain("no GPU activity is recorded", error)
+
+
+def _library_path():
+    """Return the path of the recorder's library; "" if CUPTI does not record."""
+    is_disabled = "devices" in settings.DISABLED
+    return "" if is_disabled else os.environ.get("TRACEPROF_CUPTI_RECORDER", "")
+
+
+def record_on_request(folder):
+    """Record GPU activity of a running program to ``folder``; return why not, "" if it records.
+
+    Raises:
+        OSError: The library cannot be loaded, or belongs to another version.
+    """
+    global _library, _is_over
+    path = _library_path()
+    if not path:
+        return _NOT_RECORDED + "the launcher has no compiled CUPTI recorder"
+    _library = _library or _load_library(path)
+    offer_cupti()
+    _library.traceprof_plan(_IMMEDIATELY)
+    before = os.environ.get("TRACEPROF_DIR", "")
+    os.environ["TRACEPROF_DIR"] = folder  # where the library writes
+    _is_over = bool(_library.traceprof_start())
+    os.environ["TRACEPROF_DIR"] = before
+    if _is_over:
+        return _NOT_RECORDED + _library.traceprof_why().decode("utf-8", "replace")
+    session.emitter().mark("traceprof.devices", 0)
+    return ""
+
+
+def end_request():
+    """Stop recording GPU activity on request, once the GPU has done the work of the last step."""
+    if _is_over:
+        return
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        cuda.synchronize()
+    _stop_recording()
 
 
 def _load_library(path):
@@ -53,6 +94,7 @@ def install_devices(torch):
     """Start CUPTI when torch first uses CUDA, and stop it if the program starts a profiler."""
     if _library is not None:
         _start_before_cuda(torch)
+    if _library_path():
         _give_way_to_program(torch)
 
 

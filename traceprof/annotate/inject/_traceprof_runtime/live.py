@@ -25,7 +25,7 @@ import time
 import zlib
 from time import monotonic_ns
 
-from . import clock, live_periods, process_record, session, settings, steps
+from . import clock, live_periods, live_progress, process_record, session, settings, steps
 from .identity import identity
 from .spool import start_thread
 
@@ -38,7 +38,7 @@ STEP = struct.Struct("<12q")
 STEPS_AT, PERIODS_AT = HEADER_BYTES, HEADER_BYTES + N_STEPS * STEP.size
 N_BYTES = PERIODS_AT + live_periods.N_BYTES
 
-_PERIOD_S = 0.5
+_PERIOD_S, _PAGE_BYTES = 0.5, 4096
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION = range(5)
 _PHASES = {
     "data": _DATA,
@@ -240,6 +240,7 @@ class Status:
         self._thread = None
         self._n_written = self._n_added = self._n_errors = 0
         self.periods = live_periods.Sums()
+        self._progress = live_progress.ProgressReader()
         self._rank = (None, None)
         self._started_ns = clock.time_ns()
         self.ended = ""
@@ -336,7 +337,8 @@ class Status:
             "core_wait_ns": _core_wait_ns(emitter.training_id),
             "memory_bytes": _resident_bytes(),
             "device_bytes": _device_bytes(),
-            "metrics": dict(emitter.metrics),
+            "metrics": dict(live_progress.read_metrics(), **emitter.metrics),
+            "progress": self._progress.read(n_steps, now),
             "capture": self.capture,
             "n_errors": self._n_errors,
             "ended": self.ended,
@@ -356,12 +358,15 @@ def _pieces(first, end):
 
 
 def encode(status):
-    """Return the header for ``status``; leave out the stack and the metrics if it is too long."""
-    for name in (None, "stack", "metrics", "capture"):
-        status.pop(name, None)
+    """Return the header for ``status``; leave out outer calls and metrics if it is too long."""
+    # A kill does not interrupt the write of one page of memory.
+    text = json.dumps(status).encode("ascii", "replace")
+    while HEADER.size + len(text) > _PAGE_BYTES:
+        if status.get("stack"):
+            status["stack"].pop()
+        else:
+            status.pop("metrics" if "metrics" in status else "capture")
         text = json.dumps(status).encode("ascii", "replace")
-        if HEADER.size + len(text) <= HEADER_BYTES:
-            break
     header = HEADER.pack(MAGIC, len(text), zlib.crc32(text)) + text
     return header.ljust(HEADER_BYTES, b"\0")
 

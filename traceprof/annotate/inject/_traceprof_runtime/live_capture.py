@@ -3,14 +3,23 @@
 `traceprof capture` writes the file ``request.json`` into the folder of the live status. The thread
 of the live status reads it; the training loop reads no file. At the requested step, this process
 records like a recording that began there: its events in a spool, its operators and GPU activity in
-one window of torch's profiler, all in the folder ``capture-N`` of the request. The status of this
-process shows the progress.
+one window of torch's profiler (or its GPU activity with CUPTI), all in the folder ``capture-N`` of
+the request. The status of this process shows the progress.
 """
 
 import json
 import os
 
-from . import hook_windows, live, process_record, session, settings, steps
+from . import (
+    hook_devices,
+    hook_windows,
+    live,
+    live_progress,
+    process_record,
+    session,
+    settings,
+    steps,
+)
 from .after_import import complain
 
 REQUEST = "request.json"
@@ -26,7 +35,8 @@ class Captures:
         self._windows = None
         self._stamp = None  # (time, size, inode) of the last request file that was read
         self._last_id = 0
-        self._wanted = None  # (id, first step, number of steps)
+        self._wanted = None  # (id, first step, number of steps, whether to use CUPTI)
+        self._problem = ""  # why a part of the open capture is missing
         self._end = None  # the step at which the open capture ends
 
     def install(self, torch):
@@ -46,12 +56,12 @@ class Captures:
         except (OSError, ValueError, LookupError, TypeError):
             return  # no request, or a damaged one
         self._stamp = stamp
-        number, first, n_steps, ranks = request
+        number, first, n_steps, ranks, is_cupti = request
         if number <= self._last_id or (ranks is not None and live.find_rank()[0] not in ranks):
             return
         self._last_id = number
         self._set_state("waiting")
-        self._wanted = (number, first, n_steps)
+        self._wanted = (number, first, n_steps, is_cupti)
 
     def forget(self):
         """Forget the requests of the parent in a forked process."""
@@ -69,7 +79,7 @@ class Captures:
 
     def _begin(self, number):
         """Begin the requested capture; a failure is reported and does not reach the program."""
-        request, _, n_steps = self._wanted
+        request, _, n_steps, is_cupti = self._wanted
         self._wanted = None
         folder = os.path.join(self._directory, "capture-%d" % request)
         if not os.path.isdir(folder):
@@ -82,7 +92,8 @@ class Captures:
             rank, world_size = live.find_rank()
             process_record.write_process_record(rank=rank, world_size=world_size)
             session.begin_capture()
-            if self._windows is not None:
+            self._problem = hook_devices.record_on_request(folder) if is_cupti else ""
+            if self._windows is not None and not is_cupti:
                 self._windows.open_for(number, n_steps)
         except Exception as error:
             complain("the capture failed", error)
@@ -97,11 +108,12 @@ class Captures:
             return
         self._end = None
         try:
+            hook_devices.end_request()
             if self._windows is not None:
                 self._windows.stop()
             counts = session.spool().counts()
             session.close_capture()
-            self._set_state("done", error=_problem_of(counts))
+            self._set_state("done", error=_problem_of(counts) or self._problem)
         except Exception as error:
             complain("the capture failed", error)
             self._set_state("failed", repr(error)[:200])
@@ -121,7 +133,7 @@ def _problem_of(counts):
 
 
 def parse_request(data):
-    """Return (id, first step, number of steps, ranks or None) of the text of a request.
+    """Return (id, first step, number of steps, ranks or None, with CUPTI) of a request.
 
     Raises:
         ValueError, LookupError, TypeError: the text is not a request.
@@ -131,7 +143,8 @@ def parse_request(data):
     if number < 1 or first < 0 or not 0 < n_steps <= _MAX_STEPS:
         raise ValueError("numbers of a request are out of range")
     ranks = request.get("ranks")
-    return number, first, n_steps, None if ranks is None else {int(rank) for rank in ranks}
+    chosen = None if ranks is None else {int(rank) for rank in ranks}
+    return number, first, n_steps, chosen, request.get("with") == "cupti"
 
 
 captures = None
@@ -155,6 +168,7 @@ def install_live(torch):
     global _has_torch
     if settings.LIVE:
         _has_torch = True
+        live_progress.install_progress(torch)
         if not settings.ALWAYS:
             captures.install(torch)
         session.at_end(_close)  # after the last step is closed

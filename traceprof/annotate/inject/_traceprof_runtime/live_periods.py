@@ -5,6 +5,7 @@ about three years. Period p of a kind is in slot p % (number of records of this 
 follow the clock of the start of the process; a clock that is set later does not move them.
 """
 
+import itertools
 import operator
 import struct
 
@@ -30,14 +31,16 @@ class Sums:
     def add(self, steps, offset_ns):
         """Add steps; their ends plus ``offset_ns`` are ns since 1970."""
         parts = {}  # minute -> its steps
-        for step in steps:
-            parts.setdefault((step[_END] + offset_ns) // _MINUTE_NS, []).append(step)
+        for minute, part in itertools.groupby(
+            steps, lambda step: (step[_END] + offset_ns) // _MINUTE_NS
+        ):
+            parts.setdefault(minute, []).extend(part)
         for minute, part in parts.items():
-            durations = sorted(step[_DURATION] for step in part)
+            durations = sorted(map(operator.itemgetter(_DURATION), part))
             self.median_ns = durations[len(part) // 2]
             new = (
                 *(len(part), sum(durations), durations[0], durations[-1]),
-                *(sum(step[at] for step in part) for at in (_WAIT, _DATA, _SAMPLES)),
+                *(sum(map(operator.itemgetter(at), part)) for at in (_WAIT, _DATA, _SAMPLES)),
                 len(part) * self.median_ns,
             )
             for seconds, _ in PERIODS:
