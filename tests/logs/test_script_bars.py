@@ -9,7 +9,7 @@ import pytest
 
 from tests.logs.reading import one_run, rows, said
 from traceprof.errors import TraceprofError
-from traceprof.logs.sources.torch_loops import ProgressBar
+from traceprof.logs.sources.bars import ProgressBar
 
 S = 1e9
 OLD_YOLO = """\

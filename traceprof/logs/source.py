@@ -67,8 +67,8 @@ class Pattern:
     Attributes:
         line: the regular expression that the line matches.
         holds: a text that the line must contain; the regular expression is tried only if it does.
-        over: the span of values that do not define their span. A line over the whole run belongs to
-            an evaluation and does not change the position of the run.
+        over: the span of values that do not define it. A line over the whole run belongs to an
+            evaluation and does not change the position of the run.
         at: the position of its values: "step", the last step that was read; "epoch", the end of
             that epoch; "", the position in its groups.
         cells: a regular expression that matches "key" and "value" (and "mean") in the group
@@ -117,10 +117,7 @@ class Pattern:
 
     @cached_property
     def known(self) -> dict[str, tuple[int, Declared] | None]:
-        """The named cells: their place in the order of ``names`` and their meaning.
-
-        None if ignored.
-        """
+        """The named cells: their place in ``names`` and their meaning (None: ignored)."""
         return {
             key: (place, declared(name)) if name else None
             for place, (key, name) in enumerate(self.names.items())
@@ -381,14 +378,12 @@ class LogSource:
         title: the name for people.
         patterns: its lines.
         reader: "module:class" of the reader that handles what patterns cannot describe; "" if none.
-        marks: regular expressions for lines that only this program prints, in addition to patterns
-            with ``is_mark``. The program with the most matches in a log is the most likely one.
+        marks: regular expressions for lines that only this program prints, besides patterns with
+            ``is_mark``. The program with the most matches in a log is the most likely one.
         says: notes, by the metric to which they apply.
         is_launcher: its lines are read with those of any program.
-        fallback: above 0, lines of scripts, which also occur in logs of other programs. Sources
-            with a smaller number are preferred.
-        is_decisive: a single line identifies the log, because these lines are made for programs to
-            read.
+        fallback: above 0, lines of scripts, which logs of programs have, too; the lowest wins.
+        is_decisive: one line identifies the log; such lines are made for programs to read.
     """
 
     name: str

@@ -9,7 +9,8 @@ from typing import Final
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import number
-from traceprof.logs.sources.torch_loops import LightningReader, ProgressBar
+from traceprof.logs.sources.bars import ProgressBar
+from traceprof.logs.sources.torch_loops import LightningReader
 
 _YOLO_TITLE: Final = re.compile(r"^(?P<epoch>\d+)/(?P<last>\d+)\s+[\d.]+G\s")
 _YOLO_BAR: Final = re.compile(
