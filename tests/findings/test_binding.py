@@ -52,6 +52,15 @@ def test_workers_of_a_loader_hide_other_savings() -> None:
     assert place == 1
 
 
+@pytest.mark.parametrize(
+    ("fetch", "words"),
+    [(WORKERS, "waiting for the DataLoader workers"), (IN_PROCESS, "data loading")],
+)
+def test_the_main_thread_waits_for_workers_or_loads_data(fetch: str, words: str) -> None:
+    found = {one.rule: one for one in findings_of(in_default_window(training(fetch=fetch)))}
+    assert found["input_bound"].evidence[0].startswith(f"{words} in the main thread: 60.0%")
+
+
 def test_other_processes_may_load_the_data() -> None:
     found, _ = conversion(training(fetch="data loading"))
     assert found.kind == "bounded"
