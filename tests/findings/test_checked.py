@@ -149,3 +149,10 @@ def test_a_cost_on_the_page_is_no_subject_without_a_problem() -> None:
     briefing = page_of(builder.build())
     assert "warm-up" in briefing.once
     assert "warm-up" not in briefing.fine
+
+
+def test_one_event_is_singular() -> None:
+    builder = busy(120)
+    builder.kernel("gemm_graph", 130 * MS, 131 * MS, graph_node=3, launched_ns=(MS, 2 * MS))
+    fine = page_of(builder.build()).fine
+    assert "1 graph kernel or launch, 121 kernels and copies" in fine

@@ -64,13 +64,14 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
 
 def _without_data_of_late_rank(found: Sequence[SettledFinding]) -> list[SettledFinding]:
     """Return ``found`` with data loading as a bound if it makes a rank late: it saves time once."""
-    is_late = any(_is_due_to_data(one) for one in found if one.rule.name != "input_bound")
+    is_late = any(_is_due_to_data(one) for one in found if one.rule.subject == _OF_RANKS)
     return [
         _hidden(one, Note(_OF_LATE_RANK)) if is_late and one.rule.name == "input_bound" else one
         for one in found
     ]
 
 
+_OF_RANKS: Final = "load balance across ranks"
 _OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
 _BEHIND_WORKERS: Final = (
     "the loop waits for the DataLoader workers ({share:ratio} of step time), so this change saves "

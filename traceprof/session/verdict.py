@@ -350,6 +350,17 @@ _STEPS: Final = "steps"
 """The events of subjects that need no GPU activity."""
 
 
+_SINGULAR: Final = {
+    **{f"{noun}s": noun for noun in ("kernel", "memset", "step", "collective")},
+    **{"copies": "copy", "launches": "launch", "and": "or"},
+}
+
+
+def _singular(nouns: str) -> str:
+    """Return the nouns of events for one event: "kernel or copy" for "kernels and copies"."""
+    return " ".join(_SINGULAR.get(word, word) for word in nouns.split(" "))
+
+
 def _on_checks(fine: Table) -> Iterator[Note]:
     """Yield a note on the events that rules saw, then one for each subject without a problem.
 
@@ -366,7 +377,8 @@ def _on_checks(fine: Table) -> Iterator[Note]:
     seen = whole if WORK_NOUN in seen else seen
     words = ", ".join(f"{{n{i}:count}} {{seen{i}}}" for i in range(len(seen)))
     values = {f"n{i}": int(n) for i, n in enumerate(seen.values())}
-    yield Note.of(words, **values, **{f"seen{i}": noun for i, noun in enumerate(seen)})
+    nouns = [_singular(noun) if n == 1 else noun for noun, n in seen.items()]
+    yield Note.of(words, **values, **{f"seen{i}": noun for i, noun in enumerate(nouns)})
     for row in fine.rows():
         share = row["share_ratio"] or 0.0
         text = "{subject} {share:ratio}" if share >= LEAST_SHARE else "{subject}"
