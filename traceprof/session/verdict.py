@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.measures import shown_by
 from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
-from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
+from traceprof.measures.steps.costs import GARBAGE, WARMUP, notes_on_occasions
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
@@ -129,7 +129,11 @@ def make_verdict(
     recorded_parts = parts_of(results)
     parts = recorded_parts if is_known else {}
     where = _where_time_is_spent(results, parts, n_gpus) if is_known or not recorded_parts else ()
-    periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
+    outside = _costs_outside(one_off, occasions)
+    if findings is not None and "warmup" in findings.table["rule"].tolist():
+        # The finding has the cost: the excess over usual steps, with compilation.
+        outside = (note for note in outside if note.values["kind"] != WARMUP)
+    periodic, once = _split_repeated(occasions, [*outside])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
     bottleneck = bound_by(results, parts)
