@@ -392,8 +392,8 @@ class Context:
     ) -> Note:
         """Return a note on a count: the mean per step and device, or the total without steps.
 
-        ``words`` and ``more`` follow the number. ``is_of_host``: the rows are host events, which may
-        be before all device steps: the host runs ahead.
+        ``words`` and ``more`` follow the number. ``is_of_host``: the rows are host events, which
+        may be before all device steps: the host runs ahead.
         """
         n_units, unit = self._units
         if not unit:

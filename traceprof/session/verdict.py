@@ -356,7 +356,9 @@ _STEPS: Final = "steps"
 
 _SINGULAR: Final = {
     **{f"{noun}s": noun for noun in ("kernel", "memset", "step", "collective")},
-    **{"copies": "copy", "launches": "launch", "and": "or"},
+    "copies": "copy",
+    "launches": "launch",
+    "and": "or",
 }
 
 
