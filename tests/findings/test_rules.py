@@ -557,6 +557,22 @@ def test_waits_in_convolutions_try_algorithms(operator: str, n_steps: int, kind:
     assert ("during algorithm search" in own.title) == is_search
 
 
+@pytest.mark.parametrize(
+    ("has_pytorch", "words"), [(True, "(.item())"), (False, "(a few bytes read back)")]
+)
+def test_only_pytorch_reads_a_value_with_item(has_pytorch: bool, words: str) -> None:
+    builder = TraceBuilder()
+    for i in range(12):
+        at, done = 10 * MS * i, 10 * MS * i + 2 * MS
+        if has_pytorch:
+            builder.host_op("aten::item", at + 20, at + 9 * MS)
+        builder.kernel("k", at + US, done, launched_ns=(at, at + 10))
+        builder.copy("d2h", done, done + US, n_bytes=4, launched_ns=(at + 30, at + 40))
+        builder.api_call("cudaStreamSynchronize", at + 50, at + 8 * MS)
+    own = next(one for one in findings_of(builder.build()) if one.rule == "host_sync")
+    assert words in " ".join(own.evidence)
+
+
 def test_a_gap_belongs_to_the_longer_of_the_wait_and_the_work_after_it() -> None:
     def gap(waits_from_ms: int) -> dict[str, Found]:
         builder = TraceBuilder().kernel("gemm", 0, 100 * MS, launched_ns=(0, 1))
