@@ -274,8 +274,8 @@ def test_calls_of_the_driver_in_operators_are_work_of_operators() -> None:
         builder.host_op("aten::linear", at + MS, at + 10 * MS - 20)
         builder.api_call("cudaOccupancyMaxActiveBlocks", at + 2 * MS, at + 5 * MS)
         builder.api_call("cudaFuncSetAttribute", at + 5 * MS, at + 6 * MS)
-        builder.host_op("aten::t", at + 6 * MS, at + 9 * MS)
-        builder.api_call("cudaPointerGetAttributes", at + 9 * MS, at + 9 * MS + 500 * US)
+        builder.host_op("aten::t", at + 6 * MS, at + 8 * MS)
+        builder.range("weights", at + 8 * MS, at + 10 * MS - 30)
     (own,) = [one for one in findings_of(builder.build()) if one.rule == "host_code"]
     assert own.title.startswith("CPU work between launches, mostly operators")
     assert "Python code" not in own.action
