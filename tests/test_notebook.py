@@ -69,7 +69,7 @@ def test_it_opens_has_windows_tables_queries_and_compares(executed: Any) -> None
     advice = _shown(executed, "before.findings()")["text/html"]
     first = before.findings().table.to_frame().iloc[0]
     assert advice.count("<li><b>") == 2
-    saved = f"saves {first['saving_ns'] / 1e6:.3f} ms of 29.64 ms per step (24.5%, measured)"
+    saved = f"saves {first['saving_ns'] / 1e6:.2f} ms of 29.6 ms per step (24.5%, measured)"
     assert saved in advice
     assert f"--window {first['window']}" in advice
     assert "ampere_bf16_s16816gemm" in _shown(executed, "steady.query(")["text/html"]

@@ -101,6 +101,7 @@ def test_a_wheel_of_this_machine_fits_others(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         assert sum(name.endswith(".library") for name in files.namelist()) == 2
         assert not any(name.startswith(("tests", "scripts")) for name in files.namelist())
+        assert any(name.endswith("share/man/man1/traceprof.1") for name in files.namelist())
         files.extractall(tmp_path / "in stalled")
     assert "manylinux" in run("auditwheel", "show", wheel)
     done = subprocess.run(

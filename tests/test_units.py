@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -54,6 +55,34 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 )
 def test_durations_are_readable(ns: float, text: str) -> None:
     assert units.format_duration(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (units.format_duration, 12_345_678, "12.3 ms"),
+        (units.format_duration, 9_994_000, "9.99 ms"),
+        (units.format_duration, 9_996_000, "10.0 ms"),
+        (units.format_duration, 99_960_000, "100 ms"),
+        (units.format_duration, 999_400_000, "999 ms"),
+        (units.format_duration, 999_600_000, "1.00 s"),
+        (units.format_duration, -2_345_600_000_000, "-2,350 s"),
+        (units.format_duration, 999, "999 ns"),
+        (units.format_bytes, 999_600, "1.00 MB"),
+        (units.format_bytes, 1_234_567, "1.23 MB"),
+        (units.format_rate, 12_340_000, "0.012 GB/s"),
+        (units.format_flop_rate, 1.2345e15, "1,230 TFLOP/s"),
+        (units.format_per_s, 2_774.6, "2,770 /s"),
+        (units.format_number, 2_774.6, "2,770"),
+        (units.format_number, 0.98765, "0.988"),
+        (units.format_count, 2_774, "2,774"),
+        (units.format_count, 277.46, "277"),
+    ],
+)
+def test_sentences_have_three_digits_and_exact_counts(
+    write: Callable[[float, int], str], value: float, text: str
+) -> None:
+    assert write(value, units.SENTENCE_DIGITS) == text
 
 
 def test_sizes_and_rates_are_decimal() -> None:

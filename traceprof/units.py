@@ -19,6 +19,10 @@ NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
+TABLE_DIGITS: Final = 4
+SENTENCE_DIGITS: Final = 3
+"""Significant digits of measured values. Counts are exact, and percentages have one decimal."""
+
 _DURATION_UNITS: Final = {
     "ns": 1,
     "us": NS_PER_US,
@@ -50,19 +54,21 @@ def parse_duration(text: str) -> int:
         raise UsageError(f"{text!r} is not a time that fits") from error
 
 
-def format_duration(ns: float | None) -> str:
-    """Return ``ns`` nanoseconds as three to four significant digits with a unit ("12.3 ms")."""
+def format_duration(ns: float | None, digits: int = TABLE_DIGITS) -> str:
+    """Return ``ns`` nanoseconds with a unit, and with ``digits`` digits or more ("12.30 ms")."""
     if ns is None or math.isnan(ns):
         return "–"
-    for limit, divisor, unit in (
-        (NS_PER_US, 1, "ns"),
-        (NS_PER_MS, NS_PER_US, "µs"),
-        (NS_PER_S, NS_PER_MS, "ms"),
-    ):
-        # A value that rounds to 1,000.0 of a unit is printed as 1.000 of the next unit.
-        if abs(ns) < limit - (divisor / 20 if divisor > 1 else 0.5):
-            return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
-    return f"{_digits(ns / NS_PER_S)} s"
+    if abs(ns) < NS_PER_US - 0.5:
+        return f"{round(ns)} ns"
+    for divisor, unit in ((NS_PER_US, "µs"), (NS_PER_MS, "ms")):
+        if _is_below_thousand(ns / divisor, digits):
+            return f"{_digits(ns / divisor, digits)} {unit}"
+    return f"{_digits(ns / NS_PER_S, digits)} s"
+
+
+def sentence_duration(ns: float | None) -> str:
+    """Return ``ns`` nanoseconds with the digits of a sentence ("12.3 ms")."""
+    return format_duration(ns, SENTENCE_DIGITS)
 
 
 def format_instants(instants_ns: Sequence[float | None]) -> list[str]:
@@ -84,7 +90,7 @@ def _instant(ns: float | None, digits: int) -> str:
     return f"{ns / 10 ** (9 - shift):.{digits - shift}f} {unit}"
 
 
-def format_bytes(n_bytes: float | None) -> str:
+def format_bytes(n_bytes: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return ``n_bytes`` with a decimal unit ("1.50 GB"; GB = 1e9 bytes)."""
     if n_bytes is None or math.isnan(n_bytes):
         return "–"
@@ -92,36 +98,36 @@ def format_bytes(n_bytes: float | None) -> str:
         return f"{n_bytes:.0f} B"
     for exponent, unit in ((3, "kB"), (6, "MB"), (9, "GB"), (12, "TB")):
         value = n_bytes / 10**exponent
-        if abs(value) < 999.95 or exponent == 12:
-            return f"{_digits(value)} {unit}"
+        if _is_below_thousand(value, digits) or exponent == 12:
+            return f"{_digits(value, digits)} {unit}"
     raise AssertionError
 
 
-def format_rate(bytes_per_s: float | None) -> str:
+def format_rate(bytes_per_s: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return a bandwidth in GB/s (1e9 bytes per second)."""
     if bytes_per_s is None or math.isnan(bytes_per_s):
         return "–"
-    return f"{_digits(bytes_per_s / 1e9)} GB/s"
+    return f"{_digits(bytes_per_s / 1e9, digits)} GB/s"
 
 
 _FLOP_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-def format_flop(flop: float | None) -> str:
+def format_flop(flop: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return a number of FLOPs with a prefix ("2.716 TFLOP"); a multiply-add counts as two."""
     if flop is None or math.isnan(flop):
         return "–"
     place = 0
-    while abs(flop) >= 999.95 and place < len(_FLOP_PREFIXES) - 1:
+    while not _is_below_thousand(flop, digits) and place < len(_FLOP_PREFIXES) - 1:
         flop, place = flop / 1000, place + 1
-    return f"{_digits(flop) if place else round(flop)} {_FLOP_PREFIXES[place]}FLOP"
+    return f"{_digits(flop, digits) if place else round(flop)} {_FLOP_PREFIXES[place]}FLOP"
 
 
-def format_flop_rate(flop_per_s: float | None) -> str:
+def format_flop_rate(flop_per_s: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return a rate in TFLOP/s (1e12 per second)."""
     if flop_per_s is None or math.isnan(flop_per_s):
         return "–"
-    return f"{_digits(flop_per_s / 1e12)} TFLOP/s"
+    return f"{_digits(flop_per_s / 1e12, digits)} TFLOP/s"
 
 
 def format_ratio(ratio: float | None) -> str:
@@ -132,25 +138,25 @@ def format_ratio(ratio: float | None) -> str:
     return f"{percent + 0.0:.1f}%"  # + 0.0: no "-0.0%"
 
 
-def format_count(count: float | None) -> str:
+def format_count(count: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return a count ("12,345"); a mean of counts keeps its fraction."""
     if count is None or math.isnan(count):
         return "–"
-    return f"{count:,.0f}" if float(count).is_integer() else format_number(count)
+    return f"{count:,.0f}" if float(count).is_integer() else format_number(count, digits)
 
 
-def format_number(value: float | None) -> str:
-    """Return a number without a unit: whole numbers with all digits, others with four or more."""
+def format_number(value: float | None, digits: int = TABLE_DIGITS) -> str:
+    """Return a number without a unit: whole numbers have all digits, others ``digits`` or more."""
     if value is None or math.isnan(value):
         return "–"
     if isinstance(value, int) or float(value).is_integer():
         return str(int(value))
-    return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    return _digits(value, digits) if abs(value) >= 1_000 else f"{value:.{digits}g}"
 
 
-def format_per_s(per_s: float | None) -> str:
+def format_per_s(per_s: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return a rate per second ("1,234.5 /s")."""
-    return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s)} /s"
+    return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s, digits)} /s"
 
 
 def format_factor(factor: float | None) -> str:
@@ -158,9 +164,17 @@ def format_factor(factor: float | None) -> str:
     return "–" if factor is None or math.isnan(factor) else f"{factor:.2f}×"
 
 
-def _digits(value: float) -> str:
-    magnitude = abs(value)
-    # The rounded value decides: 9.9996 is printed as 10.00.
-    if magnitude >= 99.995:
-        return f"{value:,.1f}"
-    return f"{value:.2f}" if magnitude >= 9.9995 else f"{value:.3f}"
+def _is_below_thousand(value: float, digits: int) -> bool:
+    """Return whether ``value`` is below 1,000 as printed. 999.96 ms is printed as 1.000 s."""
+    return abs(value) < 1_000 - 0.5 * 10.0 ** (3 - digits)
+
+
+def _digits(value: float, digits: int) -> str:
+    """Return ``value`` with ``digits`` significant digits and at most three decimals.
+
+    Large values have one decimal in a table ("2,774.6") and zeros in a sentence ("2,770").
+    """
+    rounded = float(f"{value:.{digits}g}")  # decides: in a table, 9.9996 is printed as 10.00
+    n_whole = sum(abs(rounded) >= limit for limit in (1, 10, 100))
+    is_large = abs(rounded) >= 1_000 and digits == SENTENCE_DIGITS
+    return f"{rounded if is_large else value:,.{min(digits - n_whole, 3)}f}"

@@ -28,7 +28,7 @@ def said(*arguments: str, code: int = 0) -> str:
 
 def test_a_log_is_held_against_a_target(log: str) -> None:
     text = said(log, "--to", "60%")
-    assert "a reached top1 0.6 first, after 30.00 s." in text
+    assert "a reached top1 0.6 first, after 30.0 s." in text
 
 
 def test_python_says_the_same(log: str) -> None:

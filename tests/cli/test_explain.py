@@ -35,7 +35,7 @@ def said(*arguments: str, code: int = 0) -> str:
 def test_it_prints_a_waterfall_of_80_columns(path: str) -> None:
     lines = said(path, "step:3").splitlines()
     assert max(map(len, lines)) <= 80
-    assert "step 3 is 2.000 ms longer than step 1" in lines
+    assert "step 3 is 2.00 ms longer than step 1" in lines
     start = next(i for i, line in enumerate(lines) if line.startswith("compute"))
     assert lines[start].split()[1:] == ["6.000", "ms", "4.000", "ms", "+2.000", "ms", "█" * 10]
     assert lines[start + 1].split()[:2] == ["gemm", "×1"]

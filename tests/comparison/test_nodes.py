@@ -89,10 +89,10 @@ def test_modes_and_kinds_are_held_against_one_another() -> None:
     ]
     said = sentences(nodes(runs).verdict)
     assert said == [
-        "forward+backward: a round takes 26.00 ms if the ranks are synchronized and 20.00 ms if "
+        "forward+backward: a round takes 26.0 ms if the ranks are synchronized and 20.0 ms if "
         "not (30.0% more).",
-        "independent nodes: a forward round takes 8.000 ms. A round with the backward pass takes "
-        "20.00 ms (2.50× as long).",
+        "independent nodes: a forward round takes 8.00 ms. A round with the backward pass takes "
+        "20.0 ms (2.50× as long).",
     ]
 
 

@@ -53,7 +53,7 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_found_to_the_ns(
     said = sentences(found.verdict)
     # Three steps, of which the last period is cut: numbers are told, nothing is judged.
     assert "are not enough to test the difference" in said[0]
-    assert f"kernel {KERNEL} (each longer) +20.00 ms" in said[-1]
+    assert f"kernel {KERNEL} (each longer) +20.0 ms" in said[-1]
     assert found.results["limits"].table.to_frame()["is_undecided"].tolist() == [True]
 
 

@@ -76,7 +76,7 @@ def test_four_micro_steps_that_all_reduce(op: str) -> None:
     assert found.evidence == (
         "3 early reductions per step (a later backward pass of the step reduces these gradients "
         "again)",
-        "50.00 MB reduced per backward pass",
+        "50.0 MB reduced per backward pass",
     )
     assert ("no_sync" if op == "all_reduce" else "set_requires_gradient_sync") in found.action
 

@@ -60,8 +60,8 @@ def test_kernels_during_copies_take_four_times_as_long() -> None:
         "60.0% of step time"
     )
     assert found.saving_ns == pytest.approx(75 * MS, rel=0.01)
-    assert found.evidence[1].endswith(" alone, 19.99 ms during copies (medians)")
-    assert found.evidence[2] == "100 copies to the CPU (1.000 GB in total)"
+    assert found.evidence[1].endswith(" alone, 20.0 ms during copies (medians)")
+    assert found.evidence[2] == "100 copies to the CPU (1.00 GB in total)"
     assert "asynchronous checkpoint" in found.action
 
 
@@ -83,7 +83,7 @@ def test_single_slow_steps_name_the_copies() -> None:
     found = finding(training((8, 15)), "slow_steps")
     assert found is not None
     assert found.title.endswith("mostly due to contention between compute and copies (bf16_gemm)")
-    assert found.evidence[0].endswith("bf16_gemm during copies between CPU and GPU (+150.0 ms)")
+    assert found.evidence[0].endswith("bf16_gemm during copies between CPU and GPU (+150 ms)")
     other = finding(training((8, 15), copies_in=()), "slow_steps")
     assert other is not None
     assert other.title.endswith("mostly due to compute (bf16_gemm)")

@@ -40,7 +40,7 @@ def test_workers_that_start_again_in_each_epoch() -> None:
     assert "persistent_workers=True" in found.action
     # The first epoch is warm-up.
     assert found.evidence[-1] == (
-        "3 of these steps begin a pass over the DataLoader: 100.0 ms to start it, 200.0 ms for its "
+        "3 of these steps begin a pass over the DataLoader: 100 ms to start it, 200 ms for its "
         "first batch (means)"
     )
 

@@ -43,7 +43,7 @@ def slow_steps(trace: Trace) -> Found:
     ("is_marked", "note"),
     [
         (True, "4 of these steps have 20 samples instead of 64 samples"),
-        (False, "4 of these steps have 2.000 MB for the GPU instead of 6.400 MB for the GPU"),
+        (False, "4 of these steps have 2.00 MB for the GPU instead of 6.40 MB for the GPU"),
     ],
 )
 def test_the_last_batch_has_new_shapes(is_marked: bool, note: str) -> None:

@@ -30,8 +30,8 @@ def working() -> Trace:
 def test_a_range_is_told_with_its_overlap_and_what_ran_meanwhile() -> None:
     host = next(own for own in findings_of(working()) if own.rule == "host_code")
     assert host.evidence == (
-        "80.00 ms while a thread that does not launch work is in worker",
-        "17.00 ms without recorded CPU activity",
+        "80.0 ms while a thread that does not launch work is in worker",
+        "17.0 ms without recorded CPU activity",
     )
     assert host.ranges == ("worker",)
 
@@ -190,8 +190,8 @@ def test_recorded_calls_are_not_recorded_again(format_name: str) -> None:
     assert idle.action.startswith("Check what the program does between these kernels")
     assert idle.evidence == (
         "100.0% of this time: the trace contains no launch call of the next work",
-        "18.00 ms between gemm and softmax",
-        "9.000 ms between softmax and gemm",
+        "18.0 ms between gemm and softmax",
+        "9.00 ms between softmax and gemm",
     )
 
 
@@ -242,7 +242,7 @@ def test_evidence_names_what_was_called_and_what_has_most_of_it(
     names: tuple[str, ...], told: str
 ) -> None:
     host = host_code_in(*names)
-    assert host.evidence[1] == f"24.00 ms while the CPU is in {told}"
+    assert host.evidence[1] == f"24.0 ms while the CPU is in {told}"
     assert host.ranges == ("aten::split",)
 
 

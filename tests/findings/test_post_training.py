@@ -77,6 +77,6 @@ def test_weight_synchronization_is_named_with_its_length(has_gpu: bool) -> None:
     found = of_rule(iterations(sync_ms=150, has_gpu=has_gpu), "weight_synchronization")
     assert found is not None
     assert "takes 15.0% of step time" in found.title
-    assert found.evidence[0].endswith("synchronizations, 150.0 ms each")
+    assert found.evidence[0].endswith("synchronizations, 150 ms each")
     assert found.saving_ratio == pytest.approx(0.15, abs=0.01)
     assert of_rule(iterations(sync_ms=20, has_gpu=has_gpu), "weight_synchronization") is None

@@ -68,7 +68,7 @@ def test_a_step_that_is_slow_because_it_waits_for_a_core_says_so() -> None:
     found = {one.rule: one for one in rules_of(loop(95, 2, at=12, more_ms=200))}
     slow = found["slow_steps"]
     assert "cpu_shortage" not in found
-    assert "the training thread waits for a CPU core for 202.0 ms per step" in slow.evidence[-1]
+    assert "the training thread waits for a CPU core for 202 ms per step" in slow.evidence[-1]
     assert slow.action.startswith("Free CPU cores")
 
 

@@ -130,7 +130,7 @@ def test_a_function_of_a_run_without_a_gpu_is_named() -> None:
     (found,) = on_cpu(end=95)
     assert found.title == "Python function stack.py(5): tokenize_again takes 65.0% of step time"
     assert found.evidence == (
-        "65.00 ms per step in stack.py(5): tokenize_again (mostly stack.py(3): split)",
+        "65.0 ms per step in stack.py(5): tokenize_again (mostly stack.py(3): split)",
     )
     assert found.kind == "bounded"
     assert found.saving_ns == 65 * MS

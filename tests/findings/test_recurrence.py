@@ -219,7 +219,7 @@ def test_evaluations_are_told_as_often_as_they_were(n: int, label: str) -> None:
     verdict = page(run_of(Ranks.of(builder.build()))).verdict
     assert verdict is not None
     (told,) = getattr(verdict, label)
-    expected = "evaluation 100.0 ms" if n == 1 else "evaluation: 3 times, 300.0 ms in total"
+    expected = "evaluation 100 ms" if n == 1 else "evaluation: 3 times, 300 ms in total"
     assert note_text(told) == expected
 
 
@@ -240,11 +240,11 @@ def test_a_straggler_and_what_it_costs_are_of_one_time() -> None:
 
 @pytest.mark.traces
 def test_a_collective_of_a_benchmark_that_one_rank_comes_late_to() -> None:
-    """Rank 1 is to blame for all 5.000 s, in one collective of 40."""
+    """Rank 1 is to blame for all 5.00 s, in one collective of 40."""
     opened = wild("nccltests184")
     told = " ".join(map(note_text, opened.result("stragglers").notes))
     assert "rank 1 is late once, in one of 40 shared collectives" in told
-    assert "5.000 s for it (99.2% of the window)" in told
+    assert "5.00 s for it (99.2% of the window)" in told
     assert "No single rank" not in told
     first = opened.result("findings").table.row(0)
     assert (first["rule"], first["kind"], first["one_time_ns"]) == ("straggler", "once", 5_000 * MS)

@@ -77,9 +77,9 @@ def test_the_trainer_waits_for_the_rollout() -> None:
     ]
     assert found[0].evidence == (
         "the rollout (rank 1) waits for the trainer (rank 0) for 27.0% of step time",
-        "trainer (rank 0), per step of 1.000 s: waiting for the other role 70.0%, compute 27.0%, "
+        "trainer (rank 0), per step of 1.00 s: waiting for the other role 70.0%, compute 27.0%, "
         "other 3.0%",
-        "rollout (rank 1), per step of 1.000 s: compute 70.0%, waiting for the other role 27.0%, "
+        "rollout (rank 1), per step of 1.00 s: compute 70.0%, waiting for the other role 27.0%, "
         "other 3.0%",
     )
     assert found[0].saving_ns == pytest.approx(270 * MS, rel=0.01)
@@ -127,5 +127,5 @@ def test_waiting_in_broadcasts_on_the_host() -> None:
     title = title_of(ranks)
     assert title.startswith("The trainer (rank 0) waits for the rollout (rank 1) for "), title
     found = next(one for one in findings_of(in_default_window(ranks)) if one.rule == "role_waits")
-    assert "rollout (rank 1), per step of 100.0 ms: generation 60.0%" in found.evidence[2]
+    assert "rollout (rank 1), per step of 100 ms: generation 60.0%" in found.evidence[2]
     assert 0.58 < float(title.split(" for ")[-1].split("%")[0]) / 100 <= 0.61

@@ -36,7 +36,7 @@ def test_two_of_four_gpus_are_behind_the_other_socket() -> None:
     found = finding(job(lambda device: 50 if device < 2 else 25))
     assert found is not None
     assert found.title == (
-        "Slower copies on GPU 2, 3: h2d at 25.00 GB/s, on the other GPUs at 50.00 GB/s"
+        "Slower copies on GPU 2, 3: h2d at 25.0 GB/s, on the other GPUs at 50.0 GB/s"
     )
     # 2 of 4 ms per 20 ms, on half of the GPUs.
     assert found.saving_ratio == pytest.approx(0.05, rel=0.01)

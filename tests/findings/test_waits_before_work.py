@@ -42,7 +42,7 @@ def test_work_longer_than_the_wait_has_the_whole_gap() -> None:
     assert own.saving_ns == pytest.approx(300 * MS, rel=0.01)
     assert own.kind == "measured"
     assert own.evidence[-1] == (
-        "99.99 ms per step of this work would overlap with GPU work if the CPU did not wait for "
+        "100 ms per step of this work would overlap with GPU work if the CPU did not wait for "
         "the GPU before it"
     )
 

@@ -15,6 +15,7 @@ from traceprof.render.formatting import (
     headings,
     note_text,
     saving_words,
+    sentence_value,
     value_text,
 )
 
@@ -91,7 +92,22 @@ def test_a_note_says_its_values_in_their_units() -> None:
         name="void gemm",
         share=0.5,
     )
-    assert note_text(note) == "1.500 µs in 12,345 launches of void gemm (50.0%)"
+    assert note_text(note) == "1.50 µs in 12,345 launches of void gemm (50.0%)"
+
+
+def test_sentences_have_fewer_digits_than_tables() -> None:
+    note = Note.of(
+        "{t:ns}, {at:at_ns}, {n:count}, {low:ns}–{high:ns}",
+        t=23_123_456,
+        at=1_234_567,
+        n=2_774,
+        low=23_401_000,
+        high=23_441_000,
+    )
+    assert note_text(note) == "23.1 ms, 1.235 ms, 2,774, 23.4 ms"
+    assert value_text(Unit.NS, 23_123_456) == "23.12 ms"
+    assert sentence_value(Unit.RATIO, 0.96543) == "96.5%"
+    assert sentence_value(Unit.BYTES, None) == "–"
 
 
 def test_a_note_is_tolerant() -> None:
@@ -119,7 +135,7 @@ def test_notes_within_notes_and_lists() -> None:
 def test_a_range_whose_ends_are_written_alike_is_left_out() -> None:
     row = {"kind": "estimated", "saving_ns": 500, "base": "a step", "base_ns": 1_000}
     least = row | {"min_saving_ns": 500, "max_saving_ns": 500}
-    assert saving_words(least) == "saves about 500 ns of 1.000 µs per step (50.0%, estimated)"
+    assert saving_words(least) == "saves about 500 ns of 1.00 µs per step (50.0%, estimated)"
     more = least | {"max_saving_ns": 510}
     assert saving_words(more).endswith("(50.0%, estimated, range 500–510 ns)")
 

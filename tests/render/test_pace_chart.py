@@ -30,7 +30,7 @@ def test_a_lasting_change_is_marked_where_it_is(tmp_path: Path) -> None:
     assert float(at) in places
     after = len(places) - places.index(float(at)) - 1
     assert after == 20
-    assert "step_period_ns changes after step 20: 1.000 s before, 1.500 s later" in drawn
+    assert "step_period_ns changes after step 20: 1.00 s before, 1.50 s later" in drawn
 
 
 def test_a_steady_pace_has_no_mark(tmp_path: Path) -> None:

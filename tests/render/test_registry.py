@@ -68,7 +68,7 @@ def test_every_form_says_everything_that_must_be_read(form: str) -> None:
         verdict=Verdict("", (Note.of("a step of {step:ns}", step=1_500),)),
     )
     text = render(form, told, Options(is_full=True))
-    for words in ("a step of 1.500 µs", "– lost"):
+    for words in ("a step of 1.50 µs", "– lost"):
         assert words in text.replace("\N{NO-BREAK SPACE}", " ")
     assert form == "text" or "no samples recorded" in text
 

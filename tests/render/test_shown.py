@@ -115,10 +115,10 @@ def test_why_a_step_is_slow_is_one_sentence() -> None:
     assert names(table) == ["step", "remark"]
     assert table.values["remark"].tolist() == [
         "",
-        "slow by 3.000 ms: idle +2.500 ms, data +2.000 ms",
-        "slow by 3.000 ms: the profiler itself +2.000 ms",
-        "fast by 2.000 ms: exposed communication -2.000 ms",
-        "slow by 9.000 ms: no part of it stands out",
+        "slow by 3.00 ms: idle +2.50 ms, data +2.00 ms",
+        "slow by 3.00 ms: the profiler itself +2.00 ms",
+        "fast by 2.00 ms: exposed communication -2.00 ms",
+        "slow by 9.00 ms: no part of it stands out",
     ]
 
 

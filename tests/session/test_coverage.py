@@ -32,7 +32,7 @@ def page_of(trace: Trace, window: str | None = None) -> Briefing:
 def test_a_page_on_a_small_part_of_the_kernel_time_says_so_first() -> None:
     first = page_of(engine(90)).notes[0]
     assert first.startswith(
-        "traceprof analyzes only 10.0% of the recorded kernel time (9.990 ms of 99.90 ms); "
+        "traceprof analyzes only 10.0% of the recorded kernel time (9.99 ms of 99.9 ms); "
         "`--window active` covers all of it. Steps 0–9"
     )
 

@@ -211,7 +211,7 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
     assert said(chosen) == [
         "No step markers found. traceprof detected 10 iterations from the kernel sequence. It "
-        "ignores 1.059 µs before and 40 ns after."
+        "ignores 1.06 µs before and 40 ns after."
     ]
     assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
     for text in ("steady", "step:2"):

@@ -96,7 +96,7 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
     note = document.verdict.sentences[-1]
     shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
     assert [note_text(own) for own in document.verdict.periodic] == [
-        "Every 10 steps: evaluation, 5.000 µs each (33.3% of loop time)."
+        "Every 10 steps: evaluation, 5.00 µs each (33.3% of loop time)."
     ]
     assert not document.verdict.once
     times = {"backward": 400, "forward": 300, "outside any phase": 200, "optimizer": 100}

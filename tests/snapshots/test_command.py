@@ -40,7 +40,7 @@ def said(*arguments, code=0):
 
 def test_it_tells_what_held_the_memory(snapshot):
     text = said(snapshot)
-    assert "3.000 MB allocated at the peak" in text
+    assert "3.00 MB allocated at the peak" in text
     assert "train.py:7 train" in text
 
 
@@ -88,9 +88,9 @@ def test_a_recording_leaves_it_beside_the_trace(tmp_path, snapshot, place):
     (kept,) = tmp_path.rglob("*.memory.pickle")
     assert kept.read_bytes() == snapshot.read_bytes()
     assert f"memory snapshot written; run traceprof memory {kept}" in done.stderr
-    assert "3.000 MB allocated" in said(output)
+    assert "3.00 MB allocated" in said(output)
     trace = next(tmp_path.rglob("*.sqlite"))
-    assert "3.000 MB allocated" in said(trace)
+    assert "3.00 MB allocated" in said(trace)
     with sqlite3.connect(trace) as connection:
         assert connection.execute("SELECT COUNT(*) FROM NVTX_EVENTS").fetchone()[0]
 

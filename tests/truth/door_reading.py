@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tests.truth.door_exhibits import Exhibit, Row, cell, is_known
-from traceprof.units import format_count, format_duration, format_per_s, format_ratio
+from traceprof.units import (
+    SENTENCE_DIGITS,
+    format_count,
+    format_duration,
+    format_per_s,
+    format_ratio,
+)
 
 __all__ = ["Prose", "Reading", "Rows", "Shown", "figures_in", "printed"]
 
@@ -76,10 +82,18 @@ Reading = tuple[Shown, ...]
 
 
 def printed(kind: str, value: Any) -> Shown:
-    """Return ``value`` as it is printed: a text as it stands, a number by its formatter."""
-    if isinstance(value, str):
-        return Shown.of(value)
-    return Shown.of(FORMATTERS[kind](value))
+    """Return ``value`` as it is printed: a text as it stands, a number by its formatter.
+
+    A large rate in a sentence has three significant digits: the last digit of "2,770" is a ten.
+    """
+    if not isinstance(value, str):
+        return Shown.of(FORMATTERS[kind](value))
+    shown = Shown.of(value)
+    if kind == "rate" and "." not in value and math.isfinite(shown.value):
+        n_digits = len(re.sub(r"\D", "", value))
+        place = 10.0 ** max(0, n_digits - SENTENCE_DIGITS)
+        return replace(shown, digit=place) if shown.value % place == 0 else shown
+    return shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,7 @@ def _missing(seen: Shown) -> Iterator[Answer]:
 
 def _judged(figure: str, doors: Mapping[str, list[Reading]], seen: Shown) -> Iterator[Answer]:
     first = next(iter(doors.values()))[0]
+    finest = _finest(doors) if len(first) == 1 else first
     ends = [_first(seen.get(end)) for end in WITHIN.get(figure, ())]
     for door, readings in doors.items():
         if ends and all(ends):
@@ -200,8 +201,14 @@ def _judged(figure: str, doors: Mapping[str, list[Reading]], seen: Shown) -> Ite
             agrees = all(bounds[0] <= one.value <= bounds[1] for own in readings for one in own)
         else:
             expected = " or ".join(one.text for one in first)
-            agrees = all(_agree(first, reading) for reading in readings)
+            agrees = all(_agree(one, own) for one in (first, finest) for own in readings)
         yield Answer(figure, door, readings, expected, agrees)
+
+
+def _finest(doors: Mapping[str, list[Reading]]) -> Reading:
+    """Return what is shown with the most digits: the first door may be a sentence, with three."""
+    every = [own for readings in doors.values() for own in readings if len(own) == 1]
+    return min(every, key=lambda own: (own[0].text.startswith("≈"), own[0].digit))
 
 
 def _first(doors: Mapping[str, list[Reading]] | None) -> Reading | None:

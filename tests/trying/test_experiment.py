@@ -220,7 +220,7 @@ def test_a_saving_says_what_it_costs_and_a_slower_change_is_a_sentence(monkeypat
     lines = said(found)
     assert lines[0].startswith("channels_last saves ")
     assert "3 runs of each" in lines[0]
-    assert "peak memory grows by 30.0%, from 1.000 GB to 1.300 GB" in lines
+    assert "peak memory grows by 30.0%, from 1.00 GB to 1.30 GB" in lines
     (slower,) = [line for line in lines if line.startswith("tf32 makes a step")]
     assert " longer: 2" in slower
     assert lines[-1].startswith("no significant difference, at most ")
@@ -240,8 +240,8 @@ def test_with_the_goal_memory_the_verdict_is_about_bytes(monkeypatch):
     savings = {"bf16": 0.5, "channels_last": 0.0, "fp16": 0.0}
     _, _, found = tried(monkeypatch, savings, wanted=Wanted(goal=MEMORY))
     lines = said(found)
-    assert lines[0].startswith("fp16 saves 400.0 MB of 1.000 GB of peak memory: 40.0%")
-    assert any(line.startswith("channels_last needs 30.0% more memory: 300.0 MB") for line in lines)
+    assert lines[0].startswith("fp16 saves 400 MB of 1.00 GB of peak memory: 40.0%")
+    assert any(line.startswith("channels_last needs 30.0% more memory: 300 MB") for line in lines)
     assert not any("per step" in line for line in lines)
     rows = {outcome.name: change_row(found, outcome) for outcome in found.outcomes()}
     assert (rows["fp16"]["saving_bytes"], rows["fp16"]["memory_bytes"]) == (400 * MB, 600 * MB)

@@ -12,7 +12,7 @@ from tests.render.browser import OpenPage
 from tests.requirements import ROOT
 from tests.viewer.conftest import Serve
 from traceprof.session.run import Run, open_run
-from traceprof.units import format_duration, parse_duration
+from traceprof.units import parse_duration, sentence_duration
 
 pytestmark = pytest.mark.chromium
 
@@ -48,8 +48,8 @@ def test_a_reader_finds_cards_beside_the_timeline_and_everybody_can_read_them(
     card = page.locator(".findings > li").first
     words = card.inner_text()
     assert "Input-bound: the GPU is idle during data loading for 24.5% of step time" in words
-    of = f"of {format_duration(finding['base_ns'])} per step (24.5%, measured)"
-    assert f"saves {format_duration(finding['saving_ns'])} {of}" in words
+    of = f"of {sentence_duration(finding['base_ns'])} per step (24.5%, measured)"
+    assert f"saves {sentence_duration(finding['saving_ns'])} {of}" in words
     card.locator("a").click()  # one action
     frame = page.frames[1]
     for _ in range(500):

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ from traceprof.model.table import Table, is_unknown, objects
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import (
+    SENTENCE_DIGITS,
+    TABLE_DIGITS,
     format_bytes,
     format_count,
     format_duration,
@@ -29,6 +31,7 @@ from traceprof.units import (
     format_per_s,
     format_rate,
     format_ratio,
+    sentence_duration,
 )
 
 _UNKNOWN: Final = "–"
@@ -45,6 +48,7 @@ class UnitStyle:
 
     Attributes:
         write: formats a known value.
+        in_sentence: formats it with fewer digits for a sentence. None: as ``write`` does.
         suffix: the end of the names of columns with this unit. A heading leaves it out.
         mark: the end of the heading.
         is_number: align the values to the right.
@@ -56,20 +60,26 @@ class UnitStyle:
     mark: str = ""
     is_number: bool = True
     has_bar: bool = False
+    in_sentence: Callable[[Any], str] | None = None
+
+
+def _measured(write: Callable[..., str], suffix: str = "") -> UnitStyle:
+    """Return the style of a measured quantity."""
+    return UnitStyle(write, suffix, in_sentence=partial(write, digits=SENTENCE_DIGITS))
 
 
 STYLES: Final[Mapping[Unit, UnitStyle]] = {
-    Unit.NS: UnitStyle(format_duration, "_ns"),
+    Unit.NS: _measured(format_duration, "_ns"),
     Unit.AT_NS: UnitStyle(format_duration, "_ns"),
-    Unit.BYTES: UnitStyle(format_bytes, "_bytes"),
-    Unit.BYTES_PER_S: UnitStyle(format_rate, "_bytes_per_s"),
-    Unit.FLOP: UnitStyle(format_flop, "_flop"),
-    Unit.FLOP_PER_S: UnitStyle(format_flop_rate, "_flop_per_s"),
-    Unit.PER_S: UnitStyle(format_per_s, "_per_s"),
+    Unit.BYTES: _measured(format_bytes, "_bytes"),
+    Unit.BYTES_PER_S: _measured(format_rate, "_bytes_per_s"),
+    Unit.FLOP: _measured(format_flop, "_flop"),
+    Unit.FLOP_PER_S: _measured(format_flop_rate, "_flop_per_s"),
+    Unit.PER_S: _measured(format_per_s, "_per_s"),
     Unit.RATIO: UnitStyle(format_ratio, "_ratio", " %", has_bar=True),
     Unit.FACTOR: UnitStyle(format_factor),
-    Unit.COUNT: UnitStyle(format_count),
-    Unit.NUMBER: UnitStyle(format_number),
+    Unit.COUNT: _measured(format_count),
+    Unit.NUMBER: _measured(format_number),
     Unit.TEXT: UnitStyle(_text, is_number=False),
     Unit.FLAG: UnitStyle(lambda value: "yes" if value else "", is_number=False),
 }
@@ -112,6 +122,14 @@ def value_text(unit: Unit, value: Any) -> str:
         return _UNKNOWN
     style = STYLES[unit]
     return _text(value) if isinstance(value, str) and style.is_number else style.write(value)
+
+
+def sentence_value(unit: Unit, value: Any) -> str:
+    """Return a known value as `value_text` does, with the digits of a sentence."""
+    write = STYLES[unit].in_sentence
+    if write is None or isinstance(value, str | Note | tuple | list) or not is_known(value):
+        return value_text(unit, value)
+    return write(value)
 
 
 _ZEROS: Final = re.compile(r"(\.\d*?)0+(?!\d)")
@@ -173,19 +191,27 @@ def note_text(note: Note) -> str:
             count = value
         unit = Unit(unit_name) if unit_name in _UNITS else Unit.TEXT
         is_plain = unit is Unit.TEXT and not isinstance(value, Note | tuple | list | None)
-        return str(value) if is_plain else value_text(unit, value)
+        return str(value) if is_plain else sentence_value(unit, value)
 
     return plain_text(with_one_unit(_FIELD.sub(fill, note.text)), _SENTENCE_LENGTH)
 
 
 _RANGE: Final = re.compile(
-    r"(?<![\w.,])(?P<low>\d[\d.,]*+)(?P<unit> ?[^\W\d]++|%)–(?P<high>\d[\d.,]*+(?P=unit))(?!\w)"
+    r"(?<![\w.,])(?P<low>\d[\d.,]*+)(?P<unit> ?[^\W\d]++|%)–(?P<high>\d[\d.,]*+)(?P=unit)(?!\w)"
 )
 
 
 def with_one_unit(text: str) -> str:
-    """Return ``text`` with units only at the end of ranges: "5.2 ms–11 ms" -> "5.2–11 ms"."""
-    return _RANGE.sub(r"\g<low>–\g<high>", text)
+    """Return ``text`` with units only at the end of ranges: "5.2 ms–11 ms" -> "5.2–11 ms".
+
+    A range whose ends are equal as printed becomes one value.
+    """
+    return _RANGE.sub(_with_one_unit, text)
+
+
+def _with_one_unit(found: re.Match[str]) -> str:
+    low = "" if found["low"] == found["high"] else f"{found['low']}–"
+    return low + found["high"] + found["unit"]
 
 
 def sentences(notes: Iterable[Note]) -> list[str]:
@@ -203,26 +229,27 @@ def _step_remark(row: Mapping[str, Any]) -> str:
     if not is_known(excess_ns) or not excess_ns:
         return ""
     if cause := _name(row.get("excess_cause")):
-        return f"longer by {format_duration(excess_ns)}: {cause}"
+        return f"longer by {sentence_duration(excess_ns)}: {cause}"
     grown = [
-        f"{labels.get(name, name.replace('_', ' '))} {signed_duration(row.get(f'{column}_ns'))}"
+        f"{labels.get(name, name.replace('_', ' '))} "
+        f"{signed_duration(row.get(f'{column}_ns'), SENTENCE_DIGITS)}"
         for column, labels in (("grown_part", _PARTS), ("grown_phase", _PHASES))
         if (name := _name(row.get(column)))
     ]
     kind = "slow" if excess_ns > 0 else "fast"
     why = ", ".join(grown) or "no part of it stands out"
-    return f"{kind} by {format_duration(abs(excess_ns))}: {why}"
+    return f"{kind} by {sentence_duration(abs(excess_ns))}: {why}"
 
 
 def _name(value: object) -> str:
     return str(value).removesuffix("_ns") if is_known(value) else ""
 
 
-def signed_duration(ns: float | None) -> str:
+def signed_duration(ns: float | None, digits: int = TABLE_DIGITS) -> str:
     """Return a time difference with its sign; "" if it is unknown."""
     if ns is None or not is_known(ns):
         return ""
-    return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"
+    return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns), digits)}"
 
 
 (_REMARK,) = columns("derived remark: by how much an outlier differs, and what grew in it")
@@ -301,16 +328,16 @@ def saving_words(finding: Mapping[str, Any]) -> str:
     A one-time cost is returned instead of a saving.
     """
     if is_known(one_time_ns := finding.get("one_time_ns")):
-        return f"costs {format_duration(one_time_ns)} once"
+        return f"costs {sentence_duration(one_time_ns)} once"
     template, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
     if template is None or not base_ns or not finding["saving_ns"] > 0:
         return ""
     ends = [finding.get(f"{end}_saving_ns") for end in ("min", "max")]
-    bounds = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
+    bounds = dict.fromkeys(map(sentence_duration, ends)) if all(map(is_known, ends)) else ()
     range_text = f", range {with_one_unit('–'.join(bounds))}" if len(bounds) > 1 else ""
     return template.format(
-        format_duration(finding["saving_ns"]),
-        format_duration(base_ns),
+        sentence_duration(finding["saving_ns"]),
+        sentence_duration(base_ns),
         _PER[finding["base"]],
         format_ratio(finding["saving_ns"] / base_ns),
         range_text,

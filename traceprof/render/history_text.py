@@ -15,7 +15,7 @@ from traceprof.comparison.statistics import MIN_STEPS, interval_of_median
 from traceprof.recording.live.history import History, LevelChange, find_changes
 from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
-from traceprof.units import format_count, format_duration, format_ratio
+from traceprof.units import format_count, format_duration, format_ratio, sentence_duration
 
 __all__ = ["compared_text", "history_json", "history_text"]
 _SCHEMA: Final = 1
@@ -37,10 +37,10 @@ def history_text(history: History, name: str, width: int = 100) -> str:
     for label, text in (
         (
             "Step time",
-            f"{format_duration(middle)} (5–95% of minutes: {format_duration(low)} – "
-            f"{format_duration(high)})  {sparkline(history.step_ns.tolist(), 48)}",
+            f"{sentence_duration(middle)} (5–95% of minutes: {sentence_duration(low)} – "
+            f"{sentence_duration(high)})  {sparkline(history.step_ns.tolist(), 48)}",
         ),
-        ("Loading", f"{format_duration(float(np.median(history.data_ns)))} per step"),
+        ("Loading", f"{sentence_duration(float(np.median(history.data_ns)))} per step"),
         ("In steps", f"{format_ratio(float(np.median(history.in_steps_ratio)))} of the time"),
         *(("Change", _change_text(change)) for change in find_changes(history)),
         *(("Restart", f"{_clock(at)}  {plain_text(label, 40)}") for at, label in history.restarts),
@@ -110,8 +110,8 @@ def _verdict(*values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
 def _change_text(change: LevelChange) -> str:
     causes = "; ".join(plain_text(cause, 160) for cause in change.causes)
     return (
-        f"{_clock(change.minute)}  step time {format_duration(change.before_ns)} → "
-        f"{format_duration(change.after_ns)} ({change.after_ns / change.before_ns - 1:+.0%}). "
+        f"{_clock(change.minute)}  step time {sentence_duration(change.before_ns)} → "
+        f"{sentence_duration(change.after_ns)} ({change.after_ns / change.before_ns - 1:+.0%}). "
         f"At the same time: {causes or 'no other recorded value changed'}"
     )
 

@@ -16,7 +16,14 @@ from traceprof.recording.live.status import Node
 from traceprof.recording.live.view import RankView, RunView, Straggler
 from traceprof.render.escape import plain_text
 from traceprof.render.text.page import sparkline
-from traceprof.units import format_bytes, format_duration, format_number, format_ratio
+from traceprof.units import (
+    SENTENCE_DIGITS,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_ratio,
+    sentence_duration,
+)
 
 _MIN_WIDTH: Final = 40
 _MAX_RANKS: Final = 16
@@ -100,9 +107,9 @@ def _step_time(view: RunView, *, with_bars: bool = True) -> list[str]:
         return []
     rates = []
     if view.steps_per_s:
-        rates.append(f"{format_number(round(view.steps_per_s, 2))} steps/s")
+        rates.append(f"{format_number(round(view.steps_per_s, 2), SENTENCE_DIGITS)} steps/s")
     if view.samples_per_s:
-        rates.append(f"{format_number(round(view.samples_per_s, 1))} samples/s")
+        rates.append(f"{format_number(round(view.samples_per_s, 1), SENTENCE_DIGITS)} samples/s")
     rate = f" ({', '.join(rates)})" if rates else ""
     trend = ""
     if view.usual_ns:
@@ -110,7 +117,7 @@ def _step_time(view: RunView, *, with_bars: bool = True) -> list[str]:
         is_steady = abs(change) < _MIN_TREND_RATIO
         trend = "  steady" if is_steady else f"  {change:+.0%} vs. the steps before"
     bars = "  " + sparkline(view.bars_ns, 32) if with_bars and len(view.bars_ns) > 1 else ""
-    return [f"{format_duration(view.step_ns)}{rate}{trend}{bars}"]
+    return [f"{sentence_duration(view.step_ns)}{rate}{trend}{bars}"]
 
 
 def _phases(view: RunView) -> list[str]:
@@ -147,8 +154,8 @@ def straggler_text(straggler: Straggler) -> str:
     where = f", in {place}" if place else ""
     return (
         f"rank {straggler.rank} is the straggler: its work takes "
-        f"{format_duration(straggler.excess_ns)} longer per step{where}; the other ranks wait "
-        f"{format_duration(straggler.waited_ns)} per step"
+        f"{sentence_duration(straggler.excess_ns)} longer per step{where}; the other ranks wait "
+        f"{sentence_duration(straggler.waited_ns)} per step"
     )
 
 
@@ -191,7 +198,7 @@ def _stalls(view: RunView) -> list[str]:
         inside = f" in {plain_text(rank.phase, _MAX_NAME)}" if rank.phase else ""
         frames = " ← ".join(plain_text(frame, 120) for frame in rank.stack[:_MAX_FRAMES])
         texts.append(
-            f"{rank.label} is stalled{inside}: no step for {format_duration(rank.since_step_ns)}"
+            f"{rank.label} is stalled{inside}: no step for {sentence_duration(rank.since_step_ns)}"
             f"{'; stack: ' if frames else ''}{frames}"
         )
     return texts
@@ -208,7 +215,7 @@ def _node(node: Node) -> str:
     parts = [plain_text(node.host, _MAX_NAME)]
     age_s = time.time() - node.time_s
     if age_s > _OLD_S:
-        return f"{parts[0]} · no data for {format_duration(1e9 * age_s)}"
+        return f"{parts[0]} · no data for {sentence_duration(1e9 * age_s)}"
     if node.cpu_ratio is not None:
         parts.append(f"CPU {format_ratio(node.cpu_ratio)} of {node.n_cpus} cores")
     if node.memory_bytes and node.memory_used_bytes is not None:

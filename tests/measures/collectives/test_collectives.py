@@ -166,7 +166,7 @@ def test_steps_have_bytes_a_pace_and_a_share_of_all_reduce() -> None:
     (pace,) = [note for note in result.notes if "per step" in note.text]
     # 4 in 2 µs; 12 kB in each step; 2 × 100 ns of each 1000 ns.
     assert note_text(pace) == (
-        "2,000,000 collectives per second, 2 per step, 12.00 kB per step, "
+        "2,000,000 collectives per second, 2 per step, 12.0 kB per step, "
         "all-reduce runs during 20.0% of step time"
     )
     assert list(pace.values.values()) == pytest.approx([2e6, 2, 12_000, 0.2])

@@ -128,7 +128,7 @@ def test_less_than_a_second_has_no_energy_of_its_own() -> None:
         builder.sample("power_watts", at * 500, 400.0, source="gpu:0")
     result = run("energy", builder.build())
     assert result.table.empty
-    assert any("1.100 µs of steps is too short" in one for one in sentences(result.notes))
+    assert any("1.10 µs of steps is too short" in one for one in sentences(result.notes))
 
 
 def test_a_window_without_steps_is_not_said_to_be_steps() -> None:

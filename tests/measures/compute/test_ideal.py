@@ -155,7 +155,7 @@ def test_flops_that_no_such_step_could_do_are_doubted() -> None:
     builder.kernel("nvjet_tst_gemm", 0, 900_000, launched_ns=(0, 1)).step(0, 1_000_000, 0)
     trace = builder.build()
     result = run("ideal", stated(trace, model_flop=989.4e12 * 1e-3))
-    assert any("take 1.000 ms at peak, longer" in one for one in sentences(result.notes))
+    assert any("take 1.00 ms at peak, longer" in one for one in sentences(result.notes))
     fitting = run("ideal", stated(trace, model_flop=989.4e12 * 1e-4))
     assert not any("longer than all matrix work" in one for one in sentences(fitting.notes))
 

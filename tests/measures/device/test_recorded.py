@@ -47,7 +47,7 @@ def test_times_outside_of_windows_are_in_no_part() -> None:
     assert (row["duration_ns"], row["compute_ns"], row["idle_ns"]) == (22 * MS, 14 * MS, 8 * MS)
     (note,) = run("breakdown", trace).notes
     assert note_text(note) == (
-        "The trace covers 22.00 ms of the 100.0 ms window on 1 GPU. "
+        "The trace covers 22.0 ms of the 100 ms window on 1 GPU. "
         "traceprof does not count the rest as idle time."
     )
 

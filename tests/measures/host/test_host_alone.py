@@ -122,7 +122,7 @@ def test_a_page_is_about_the_host(tmp_path: Path) -> None:
     assert document.verdict is not None
     said = " ".join(map(note_text, document.verdict.sentences))
     # 400, 300 and 180 of 1 000 µs; the last of four steps has no next one, and does not count.
-    assert "CPU time per step of 1.000 ms: forward 40.0%, backward 30.0%, optimizer 18.0%" in said
+    assert "CPU time per step of 1.00 ms: forward 40.0%, backward 30.0%, optimizer 18.0%" in said
     # Of 4 · (300 + 100 + 300) µs of operators.
     assert "Operator self time: aten::mm 42.9%" in said
     assert "aten::add 14.3%" in said

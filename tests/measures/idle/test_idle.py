@@ -180,8 +180,8 @@ def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
     ]
     idle = run("idle", trace)
     assert said(idle) == [
-        "CPU activity while the GPUs were idle: compile 3.000 ms, (nothing recorded) 999.0 µs, "
-        "open when it began 6.000 µs."
+        "CPU activity while the GPUs were idle: compile 3.00 ms, (nothing recorded) 999 µs, "
+        "open when it began 6.00 µs."
     ]
     names = idle.to_frame("names")
     assert plain(names, "cause", "name", "thread", "total_ns", "gap_count") == [

@@ -95,7 +95,7 @@ def test_what_the_host_does_ahead_of_the_first_work_is_a_part_of_the_warmup(
     (once,) = verdict.once
     assert once.values["kind"] == "warm-up"
     # From the start of the first step on the host to the end of its work on the device.
-    assert note_text(once) == "warm-up 486.1 ms"
+    assert note_text(once) == "warm-up 486 ms"
 
 
 def test_comparing_leaves_it_out(opened: Callable[..., Run]) -> None:

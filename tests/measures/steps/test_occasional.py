@@ -45,7 +45,7 @@ def test_a_step_after_evaluation_is_explained_by_it() -> None:
     }
     assert (steps.scalars["steady_count"], steps.scalars["max_ns"]) == (10, 10 * MS)
     # 12 steps: two of them take 16 ms.
-    said = "Every 4 steps: evaluation, 6.000 ms each (9.1% of loop time)."
+    said = "Every 4 steps: evaluation, 6.00 ms each (9.1% of loop time)."
     assert sentences(notes_on_occasions(steps.table)) == [said]
 
 
@@ -78,4 +78,4 @@ def test_the_backward_pass_that_evaluates_functions_is_no_evaluation() -> None:
 def test_compiling_in_one_step_is_told_with_its_step() -> None:
     steps = measured_steps(loop({7}, length_ms=30, wait_ms=30, name="compile_fx"))
     (said,) = sentences(notes_on_occasions(steps.table))
-    assert said == "Step 7: compiling, 30.00 ms (20.0% of loop time)."
+    assert said == "Step 7: compiling, 30.0 ms (20.0% of loop time)."

@@ -77,7 +77,7 @@ def test_the_page_of_a_trace_with_only_ranges_says_where_the_time_goes() -> None
         "ranges 5.0%."
     )
     assert briefing.made_of[0] == (
-        "Range decode: 12 times, 7.200 µs in total, mean 600 ns; no lasting change of the duration"
+        "Range decode: 12 times, 7.20 µs in total, mean 600 ns; no lasting change of the duration"
     )
     assert "show ranges --by time" in briefing.next_command
 

@@ -113,7 +113,7 @@ def test_pageable_memory_and_synchronous_copies_are_pointed_out() -> None:
     pageable, waiting = map(note_text, run("transfers", trace).notes[:2])
     assert pageable.startswith("50.0% of the h2d bytes use pageable memory")
     assert waiting.startswith("1 of 2 h2d copies are synchronous")
-    assert waiting.endswith("The host spends 1.000 ms in these calls.")
+    assert waiting.endswith("The host spends 1.00 ms in these calls.")
 
 
 def test_peer_copies_go_by_the_pair_and_use_nvlink_where_there_is_one() -> None:

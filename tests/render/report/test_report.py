@@ -104,7 +104,7 @@ def _tags(html: str) -> dict[str, int]:
 def test_the_first_lines_are_the_verdict_and_where_the_time_goes() -> None:
     html = _report(_training())
     told = html.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Input-bound. A step of 1.000 ms is the first sentence.</p>" in told
+    assert "Input-bound. A step of 1.00 ms is the first sentence.</p>" in told
     legend = re.search(r'<ul class="legend">(.*?)</ul>', html)
     assert legend
     found = re.findall(r"</i>(.*?)</li>", legend.group(1))
@@ -120,7 +120,7 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     words = briefing_of(document)
     assert "H100" in words.workload
     assert words.answer.startswith("GPU-bound, partly host-bound. ")
-    assert "GPU time per step of 1.000 ms: " in words.answer
+    assert "GPU time per step of 1.00 ms: " in words.answer
     text = unescape(re.sub(r"<[^>]+>", " ", html[html.index("<h1>") : html.index("<footer>")]))
     said = " ".join(text.split())
     window = f"Window {words.window} {words.times}"

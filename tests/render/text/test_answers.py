@@ -93,7 +93,7 @@ def test_advice_is_numbered_and_says_when_not_to() -> None:
     lines = render("text", document_of_results(trace, {"findings": findings(2)})).splitlines()
     assert lines[-9:] == [
         "1. launch-bound: 12,345 launches",
-        "   Saves       2.500 ms of 10.00 ms per step (25.0%, measured)",
+        "   Saves       2.50 ms of 10.0 ms per step (25.0%, measured)",
         "   Evidence    7 ns of each step; queues are empty",
         "   Fix         use CUDA graphs",
         "   Caveat      shapes change",
@@ -131,7 +131,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
         info=TraceInfo(path="/tmp/my trace.sqlite"),
     )
     text = render("text", told, Options(rows=5))
-    places = [text.index(one) for one in ("A step of 1.000 µs.", "Steps       0–3  ████", "1. ")]
+    places = [text.index(one) for one in ("A step of 1.00 µs.", "Steps       0–3  ████", "1. ")]
     assert places == sorted(places)
     assert "Bottleneck  Input-bound. A step of" in text
     assert "3. launch-bound" in text
@@ -139,7 +139,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     assert "2 more findings: traceprof findings '/tmp/my trace.sqlite'" in text
     assert "GPU time by kernel name" not in text
     assert text.splitlines()[-5:] == [
-        "One-time    warm-up 3.000 µs",
+        "One-time    warm-up 3.00 µs",
         "No problem  2 checks (4 kernels): communication, copies 2.0%. Shares (from 1%)",
         "            are of the analyzed time",
         "Not checked ranks: not recorded",

@@ -20,7 +20,7 @@ from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_excess,
 from traceprof.render.palette import HEAT, PART_STYLES
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.text.tables import rows_left_view
-from traceprof.units import format_duration, format_number
+from traceprof.units import format_duration, format_number, sentence_duration
 
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
@@ -59,7 +59,7 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
     scalars = result.scalars
     names = (str(scalars["explained"]), str(scalars["reference"]))
     n_devices, ns = scalars["devices_count"], scalars["difference_ns"]
-    change = f"{format_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
+    change = f"{sentence_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
     text = f"{names[0]} is {change if ns else 'as long as'} {names[1]}"
     headline = Text(text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "") + "\n")
     phases_title = "host phases, from the start of a step to the start of the next"
