@@ -197,7 +197,7 @@ class Context:
     @cached_property
     def analyzed_by_place(self) -> Times:
         """The analyzed time of each of `places`."""
-        return dict.fromkeys(self.places, self.ranks.span.times) | analyzed_times(self.ranks)
+        return {**dict.fromkeys(self.places, self.ranks.span.times), **analyzed_times(self.ranks)}
 
     @cached_property
     def analyzed_ns(self) -> float:
