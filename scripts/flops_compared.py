@@ -154,6 +154,12 @@ CASES = [
     Case("xformers::efficient_attention_forward_cutlass",
          [ROWS, ROWS, ROWS, None, None, None, None, None, 0.0, 1],
          "4*2*8*(64*65//2)*32", "causal"),
+    Case("vllm::outplace_fused_experts",
+         [[100, 64], [8, 96, 64], [8, 64, 48], [100, 2], [100, 2]],
+         "2*200*64*(96+48)", "100 tokens, 2 of 8 experts, gated"),
+    Case("vllm::rocm_aiter_fused_moe",
+         [[100, 64], [8, 96, 64], [8, 64, 48], [100, 2], [100, 2]],
+         "2*200*64*(96+48)", "100 tokens, 2 of 8 experts, gated"),
     Case("aten::_cudnn_rnn", [[5, 3, 16], [[128, 16], [128, 32], [128], [128]], 4],
          "2*5*3*(128*16+128*32)", "LSTM, 5×3 rows"),
 ]  # fmt: skip
@@ -216,11 +222,17 @@ def _tensor(torch: Any, sizes: list[int]) -> Any:
     return torch.empty(sizes, dtype=torch.bfloat16)
 
 
+_PSEUDO = {"vllm::rocm_aiter_fused_moe": "pseudo_op::moe_aiter_fused_1stage"}
+"""Operators that TraceLens counts under another name."""
+
+
 def by_tracelens(case: Case) -> int | None:
     """Return the FLOPs of TraceLens; None if it has no formula or its formula fails."""
+    from TraceLens.PerfModel.extensions import get_pseudo_op_mappings
     from TraceLens.PerfModel.torch_op_mapping import op_to_perf_model_class_map
 
-    model = op_to_perf_model_class_map.get(case.name)
+    models = {**op_to_perf_model_class_map, **get_pseudo_op_mappings()}
+    model = models.get(_PSEUDO.get(case.name, case.name))
     dims, types, values = map(json.loads, case.recorded())
     strides = [_strides(sizes) for sizes in dims]
     keys = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")

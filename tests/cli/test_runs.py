@@ -171,7 +171,7 @@ def test_a_record_has_the_environment_beside_the_results(two: Store) -> None:
     rows = {row["environment"]: row for row in rows_of(text, "environment")}
     assert rows["gpu"]["resnet-2gpu"] == rows["gpu"]["bert"] == "NVIDIA H100 80GB HBM3"
     measures = {row["measures"]: row for row in rows_of(text, "measures")}
-    assert measures["step_period_ns"]["bert"]["text"] == "8.00 ms"
+    assert measures["step_period_ns"]["bert"]["text"] == "8.000 ms"
     assert measures["step_period_ns"]["bert"]["values"] == {"value": 8 * MS}
     labels = {row["labels"]: row for row in rows_of(text, "labels")}
     assert (labels["cluster"]["resnet-2gpu"], labels["cluster"]["bert"]) == ("a", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.formats.folders import write_tables
 from tests.formats.kineto_file import complete, on_device
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from tests.formats.rocpd_database import RocpdDatabase
+from tests.formats.rocprofv3_json import write_json
 from tests.formats.xplane_file import (
     Event,
     WrittenLine,
@@ -257,15 +259,24 @@ def write_as_rocpd(trace: Trace, path: Path) -> None:
             file.region("MARKER_CORE_RANGE_API", "roctxThreadRangeA", *place, row["name"])
 
 
+def write_as_rocprofv3_json(trace: Trace, path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder, "a.db")
+        write_as_rocpd(trace, database)
+        write_json(database, path)
+
+
 WRITERS: dict[str, Callable[[Trace, Path], object]] = {
     "nsys": write_nsys,
     "nvprof": write_as_nvprof,
     "kineto": write_as_kineto,
     "tables": write_as_tables,
     "rocpd": write_as_rocpd,
+    "rocprofv3-json": write_as_rocprofv3_json,
     "xplane": lambda trace, path: write_xplane(path, planes_of(trace)),
     "xplane-json": lambda trace, path: write_chrome(path, planes_of(trace)),
 }
+_OF_ROCPROF = ("rocpd", "rocprofv3-json")
 _OF_XLA = ("xplane", "xplane-json")
 """These tell no ranges but steps and phases, and not between which devices a copy went."""
 
@@ -289,7 +300,7 @@ def test_every_format_gives_the_same_tables(known: str, table: str, tmp_path: Pa
         if table == "ranges":
             is_told = [name == "step 1" or phase_of(name, "") for name in expected["name"]]
             expected = expected[np.array(is_told, np.bool_)]
-    if known == "rocpd" and table == "copies":  # what sets memory there is a kernel
+    if known in _OF_ROCPROF and table == "copies":  # what sets memory there is a kernel
         expected = expected[expected["direction"] != "memset"]
         expected = expected.drop(columns=["src_kind", "dst_kind"])
     pd.testing.assert_frame_equal(

@@ -324,6 +324,16 @@ def test_nothing_there(tmp_path: Path) -> None:
         open_run([tmp_path / "missing.sqlite"])
 
 
+def test_a_folder_without_traces_names_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    folder.mkdir()
+    (folder / "7_hip_api_trace.csv").write_text('"Domain","Function","Process_Id"\n')
+    (folder / "notes.txt").write_text("none")
+    said = r"no traces found \(7_hip_api_trace.csv: traceprof cannot read rocprofv3 CSV tables"
+    with pytest.raises(TraceError, match=said):
+        open_run([tmp_path])
+
+
 @pytest.mark.traces
 @pytest.mark.parametrize(
     ("folder", "n_ranks"),

@@ -23,6 +23,7 @@ from traceprof.formats.nsys.reports import version_of_report
 REPORT = b"NVIDIA Tegra Profiler Report %b0.\n\x0bLocal (CLI)"
 ROCPROF_CSV = b'"Index","KernelName","gpu-id","queue-id"\n0,"gemm",0,0\n'
 ROCPROFV3_CSV = b'"Kind","Agent_Id","Queue_Id","Kernel_Id"\n"KERNEL_DISPATCH","Agent 4",1,9\n'
+ROCPROFV3_CALLS = b'"Domain","Function","Process_Id"\n"HIP_RUNTIME_API","hipFree",7\n'
 CSV_TO_DO = "rocprofv3 --sys-trace --output-format rocpd"
 
 
@@ -52,8 +53,10 @@ def said_of(path: Path) -> str:
         (b'data: "[Unknown]"\ndata: "[kernel]"\n', "text exports", "--type=sqlite"),
         (b'{"data":["[Unknown]","[kernel]"]}\n', "JSON exports", "--type=sqlite"),
         (b'{\n "VmSystemInformation": []}', "--type=info", "--type=sqlite"),
-        (b'{"rocprofiler-sdk-tool": [{}]}', "rocprofv3 JSON", CSV_TO_DO),
         (ROCPROFV3_CSV, "rocprofv3 CSV tables", CSV_TO_DO),
+        (ROCPROFV3_CALLS, "rocprofv3 CSV tables", CSV_TO_DO),
+        (b'"Node_Id","Logical_Node_Id","Agent_Type"\n', "rocprofv3 CSV tables", CSV_TO_DO),
+        (b'"Correlation_Id","Dispatch_Id"\n', "rocprofv3 CSV tables", CSV_TO_DO),
         (ROCPROF_CSV, "rocprof CSV tables", CSV_TO_DO),
         (
             b'{"schema": "1.1.0-chakra.0.0.4", "nodes": []}',

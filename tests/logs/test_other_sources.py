@@ -1,4 +1,5 @@
 """Lines of further programs, in the forms that their versions print."""
+# ruff: noqa: E501 – lines as these programs print them
 
 from __future__ import annotations
 
@@ -63,6 +64,75 @@ OTHERS = {
                "acc=0.75, time=3 seconds\n",
                {"step_period_ns": 0.5 * S, "last_loss": 2.5, "last_top1": 0.75,
                  "last_val_loss": 2.0}),
+    "yolox": ("2022-01-01 10:00:00 | INFO | yolox.core.trainer:257 - epoch: 1/300, iter: 10/100, mem: "
+              "6000Mb, iter_time: 0.500s, data_time: 0.125s, total_loss: 2.5, iou_loss: 1.5, lr: 1e-06, "
+              "size: 640, ETA: 5 days, 10:00:00\n",
+              {"step_period_ns": 0.5 * S, "data_ns": 0.125 * S, "last_loss": 2.5}),
+    "tf-slim": ("INFO:tensorflow:global step 10: loss = 3.5000 (0.500 sec/step)\n"
+                "INFO:tensorflow:global step 20: loss = 2.5000 (0.500 sec/step)\n",
+                {"step_period_ns": 0.5 * S, "last_loss": 2.5}),
+    "tf-slim ": ("2017-01-01 10:00:00: step 10, loss = 2.50 (256.0 examples/sec; 0.500 sec/batch)\n",
+                 {"step_period_ns": 0.5 * S, "last_loss": 2.5}),
+    "tf-slim  ": ("INFO:tensorflow:Step 100 per-step time 0.500s\n"
+                  "INFO:tensorflow:{'Loss/total_loss': 2.5, 'learning_rate': 0.01}\n",
+                  {"step_period_ns": 0.5 * S, "last_loss": 2.5}),
+    "stable-baselines": ("| rollout/           |       |\n|    ep_rew_mean     | 21.5  |\n"
+                         "| time/              |       |\n|    fps             | 1200  |\n"
+                         "|    total_timesteps | 4096  |\n",
+                         {"environment_steps_per_s": 1200, "last_reward": 21.5}),
+    "caffe": ("I0101 10:00:00.1 12 solver.cpp:239] Iteration 20 (2.5 iter/s, 8s/20 iters), loss = 2.5\n"
+              "I0101 10:00:08.1 12 solver.cpp:398]     Test net output #0: accuracy = 0.75\n",
+              {"steps_per_s": 2.5, "last_loss": 2.5, "last_top1": 0.75}),
+    "opennmt": ("[2022-01-01 10:00:00,123 INFO] Step 50/100000; acc: 12.5; ppl: 512.0; xent: 2.5; lr: "
+                "0.0001; sents: 3000; bsz: 4000/3800/60; 26000/25000 tok/s; 8 sec;\n",
+                {"target_tokens_per_s": 25000, "last_loss": 2.5, "last_train_accuracy": 0.125}),
+    "marian": ("[2022-01-01 10:00:00] Ep. 1 : Up. 100 : Sen. 6,400 : Cost 2.50 * 100,000 @ 500 after "
+               "100,000 : Time 30.50s : 5010.50 words/s : gNorm 1.2 : L.r. 1e-05\n",
+               {"tokens_per_s": 5010.5, "last_loss": 2.5}),
+    "mlx-lm": ("Iter 1: Val loss 3.250, Val took 2.5s\nIter 10: Train loss 2.500, Learning Rate "
+               "1.000e-05, It/sec 1.250, Tokens/sec 512.5, Trained Tokens 4100, Peak mem 7.0 GB\n",
+               {"steps_per_s": 1.25, "tokens_per_s": 512.5, "last_loss": 2.5, "last_val_loss": 3.25}),
+    "llama-factory": ("".join(f'{{"current_steps": {5 * n}, "total_steps": 100, "loss": 2.5, "lr": 4e-05, '
+                              f'"elapsed_time": "0:00:{4 * n:02d}"}}\n' for n in range(12)),
+                      {"last_loss": 2.5, "overall_step_period_ns": 0.8 * S, "step_period_ns": None}),
+    "mindspore": ("epoch: 1 step: 100, loss is 2.5\n"
+                  "Train epoch time: 1000.000 ms, per step time: 10.000 ms\n",
+                  {"step_period_ns": 10e6, "last_loss": 2.5}),
+    "mindspore ": ("2023-01-10 17:29:07,004:INFO:epoch[1], iter[377], loss:2.5, per step time: 500.0 ms, "
+                   "fps: 128.5, lr:0.003\n",
+                   {"step_period_ns": 0.5 * S, "samples_per_s": 128.5, "last_loss": 2.5}),
+    "mindspore  ": ("epoch: [1/90] step: [100/500], loss: 2.5, overflow: False, lr: 0.1, per step time: "
+                    "500.0 ms, fps: 128.5 img/s\n",
+                    {"step_period_ns": 0.5 * S, "samples_per_s": 128.5, "last_loss": 2.5}),
+    "detectron": ('json_stats: {"accuracy_cls": 0.9, "eta": "1:00:00", "iter": 100, "loss": 2.5, '
+                  '"mem": 5000, "time": 0.5}\n', {"step_period_ns": 0.5 * S, "last_loss": 2.5}),
+    "vllm": ("INFO 01-01 10:00:00 [loggers.py:116] Engine 000: Avg prompt throughput: 120.5 tokens/s, "
+             "Avg generation throughput: 300.5 tokens/s, Running: 10 reqs, Waiting: 0 reqs\n",
+             {"prompt_tokens_per_s": 120.5, "generated_tokens_per_s": 300.5}),
+    "sglang": ("[2025-01-01 10:00:00] Decode batch. #running-req: 4, #token: 1000, token usage: 0.01, "
+               "cuda graph: True, gen throughput (token/s): 300.5, #queue-req: 0\n",
+               {"generated_tokens_per_s": 300.5, "last_running_requests": 4}),
+    "llama-cpp": ("llama_perf_context_print: prompt eval time = 123.45 ms / 32 tokens ( 3.86 ms per "
+                  "token, 259.5 tokens per second)\nllama_perf_context_print:        eval time = "
+                  "1234.56 ms / 127 runs ( 9.72 ms per token, 102.5 tokens per second)\n",
+                  {"prompt_tokens_per_s": 259.5, "generated_tokens_per_s": 102.5}),
+    "trtexec": ("[01/01/2024-10:00:00] [I] Throughput: 512.5 qps\n[01/01/2024-10:00:00] [I] Latency: "
+                "min = 1.9 ms, max = 2.5 ms, mean = 2.1 ms, median = 2.0 ms, percentile(99%) = 2.4 ms\n",
+                {"queries_per_s": 512.5, "latency_ns": 2e6}),
+    "serving-benchmark": ("Benchmark duration (s):      25.0\nRequest throughput (req/s):  4.0\n"
+                          "Output token throughput (tok/s):   776.5\nMedian TTFT (ms):  45.5\n",
+                          {"total_ns": 25 * S, "requests_per_s": 4, "generated_tokens_per_s": 776.5,
+                           "first_token_ns": 45.5e6}),
+    "litgpt": ("Epoch 1 | iter 1 step 0 | loss train: 3.5, val: n/a | iter time: 300.00 ms "
+               "remaining time: 1:00:00\nEpoch 1 | iter 2 step 1 | loss train: 2.5, val: 2.25 | "
+               "iter time: 300.00 ms (step) remaining time: 1:00:00\n",
+               {"step_period_ns": 0.3 * S, "last_loss": 2.5, "last_val_loss": 2.25}),
+    "litgpt ": ("iter 1 step 1: loss 2.5000, iter time: 300.00ms (optimizer.step)\n",
+                {"step_period_ns": 0.3 * S, "last_loss": 2.5}),
+    "clu": ("I0101 10:00:00.123456 140 logging_writer.py:48] [100] steps_per_second=4.0, "
+            "train_accuracy=0.5, train_loss=2.5\n"
+            "I0101 10:00:25.123456 140 logging_writer.py:48] [200] eval_accuracy=0.75\n",
+            {"steps_per_s": 4.0, "last_loss": 2.5, "last_top1": 0.75}),
     "diffusers": ("Num examples = 100\nTotal train batch size (w. parallel, distributed & "
                "accumulation)"
                   " = 8\nSteps:   2%|x| 1/50 [00:02<01:38, 2.00s/it, lr=1e-5, step_loss=0.5]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from traceprof.cli import app
 from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.runs_named import summaries_of
+from traceprof.logs.reading import read_log
 from traceprof.model.summary import Summary
 from traceprof.render.formatting import sentences
 
@@ -165,3 +167,23 @@ def test_logs_have_reports(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
     neither = CliRunner().invoke(app, ["report", str(tmp_path / "notes.txt")])
     assert neither.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("line_s", "measured_s"),
+    [(30.0, 3.0), (2.5, 0.25), (2.0, None)],
+    ids=["long", "exact", "whole"],
+)
+def test_steps_of_a_log_without_step_times_have_those_of_its_clock(
+    line_s: float, measured_s: float | None, tmp_path: Path
+) -> None:
+    """Timestamps in whole seconds are too coarse for the usual step, but not for the whole run."""
+    rows = [{"step": 10 * n, "loss": 2.5, "elapsed_s": line_s * n} for n in range(1, 14)]
+    rows += [{"step": 140, "loss": 2.5, "elapsed_s": line_s * 14 + 60.0}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (run,) = read_log(path, columns={"elapsed_s": "elapsed_s", "step": "step", "loss": "loss"})
+    overall_s = (line_s * 13 + 60.0) / 130
+    assert run.measure("overall_step_period_ns") == pytest.approx(overall_s * 1e9)
+    expected = None if measured_s is None else pytest.approx(measured_s * 1e9)
+    assert run.measure("step_period_ns") == expected

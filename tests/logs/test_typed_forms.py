@@ -38,7 +38,17 @@ NAMES: Final = {
     "ac": ("accuracy", 1.0),
     "c": ("acc", 1.0),
     "5": ("top5", 1.0),
+    "q": ("requests_per_s", 1.0),
+    "tf": ("tflop_per_s_per_device", 1.0),
 }
+
+
+def test_models_of_gpus_are_labels_where_several_are_compared(tmp_path: Path) -> None:
+    text = FORMS["requests"]["text"]
+    labels = [run.labels.get("gpus") for run in runs_of(tmp_path, text)]
+    assert labels == ["A100 (40GB)", "A100 (40GB)", "H100 (80GB)"]
+    same = runs_of(tmp_path, text.replace("H100", "A100").replace("80GB", "40GB"))
+    assert "A100" not in str(same[0].labels)
 
 
 @pytest.mark.parametrize("form", FORMS)

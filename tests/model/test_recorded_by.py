@@ -48,6 +48,7 @@ def test_every_table_has_advice_and_every_recorder_is_one() -> None:
         ("kineto", "torch.profiler (Kineto)", RecordedBy.TORCH),
         ("nvprof", "nvprof", RecordedBy.NVPROF),
         ("rocpd", "ROCprofiler-SDK", RecordedBy.ROCPROF),
+        ("rocprofv3-json", "ROCprofiler-SDK", RecordedBy.ROCPROF),
         ("xplane", "jax.profiler 0.11.2", RecordedBy.JAX),
         ("xplane-json", "jax.profiler", RecordedBy.JAX),
         ("xplane-json", "jax.profiler or TensorFlow", RecordedBy.XLA),

@@ -21,6 +21,7 @@ from tests.formats.test_contract import (
     write_as_kineto,
     write_as_nvprof,
     write_as_rocpd,
+    write_as_rocprofv3_json,
 )
 from tests.formats.xplane_file import write_xplane
 from tests.reliability import forms, mutations
@@ -93,6 +94,16 @@ def rocpd_bytes(folder: Path, rng: random.Random) -> Question:
 def rocpd_rows(folder: Path, rng: random.Random) -> Question:
     """A rocprofv3 database with invalid values, columns, and tables."""
     return _rows(folder, rng, "rocpd")
+
+
+def rocprofv3_json(folder: Path, rng: random.Random) -> Question:
+    """JSON of rocprofv3 with damaged bytes, or with invalid values, spellings, and nesting."""
+    if rng.random() < 0.5:
+        return _bytes(folder, rng, "rocprofv3")
+    path = folder / "trace.rocprofv3"
+    how, text = mutations.changed_document(_example("rocprofv3").decode(), rng)
+    path.write_text(text, "utf-8", "surrogatepass")
+    return _ask(path, how, rng)
 
 
 def kineto_values(folder: Path, rng: random.Random) -> Question:
@@ -508,7 +519,7 @@ CLASSES: Final[tuple[Maker, ...]] = (
         toml_values,
         user_patterns,
     ),
-    *(xplane_values, snapshot_bytes, snapshot_values, mcp_calls),
+    *(xplane_values, snapshot_bytes, snapshot_values, mcp_calls, rocprofv3_json),
 )
 CHEAP: Final = frozenset(
     (
@@ -685,6 +696,9 @@ def _example(kind: str) -> bytes:
             write_as_kineto(EXECUTION, path)
         elif kind == "rocpd":
             write_as_rocpd(EXECUTION, path)
+        elif kind == "rocprofv3":
+            write_as_rocprofv3_json(EXECUTION, path)
+            return path.read_bytes()
         elif kind == "pb":
             return write_xplane(path, planes_of(EXECUTION)).read_bytes()
         elif kind.startswith("rank"):

@@ -72,6 +72,8 @@ def _lengths_in(path: Path, kind: str) -> tuple[Counter[int], ...]:
             data = file.read(_MOST_BYTES)
         if kind == "kineto":
             return *_told(_of_json(data)), Counter()
+        if kind == "rocprofv3-json":
+            return *_told(_of_records(data)), Counter()
         if kind == "rocpd":
             return *_told(_of_database(data, _DISPATCHES)), Counter()
         graphs = _told(_of_database(data, _GRAPHS))
@@ -122,6 +124,18 @@ def _of_json(data: bytes) -> list[tuple[Any, Any]]:
         (0, dur) if ts is not None and dur is not None and dur >= 0 else (None, None)
         for ts, dur in spans
     ]
+
+
+def _of_records(data: bytes) -> list[tuple[Any, Any]]:
+    document = json.loads(data.decode("utf-8", "replace"))
+    try:
+        return [
+            (record["start_timestamp"], record["end_timestamp"])
+            for process in document["rocprofiler-sdk-tool"]
+            for record in process["buffer_records"]["kernel_dispatch"]
+        ]
+    except TypeError as error:
+        raise UnreadableError(str(error)) from error
 
 
 def _ns(value: Any) -> int | None:

@@ -106,6 +106,7 @@ def test_sentences_have_fewer_digits_than_tables() -> None:
     )
     assert note_text(note) == "23.1 ms, 1.235 ms, 2,774, 23.4 ms"
     assert value_text(Unit.NS, 23_123_456) == "23.12 ms"
+    assert note_text(Note.of("{t:ns}", t=23_123_456)) == "23.12 ms"  # a cell of mixed units
     assert sentence_value(Unit.RATIO, 0.96543) == "96.5%"
     assert sentence_value(Unit.BYTES, None) == "–"
 

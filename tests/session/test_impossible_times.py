@@ -24,6 +24,7 @@ SAID = {
     "nvprof": r"2 rows of \w+_CONCURRENT_KERNEL .* \(time more than 146 years from 0: 2\)",
     "tables": r"2 rows of CUPTI_ACTIVITY_KIND_KERNEL .* \(time more than 146 years from 0: 2\)",
     "kineto": r"ignored \d+ events whose time or duration is missing or invalid",
+    "rocprofv3-json": r"ignored \d+ rows that end before they start or have no valid time",
     "rocpd": r"ignored \d+ rows that end before they start or have no valid time",
     "xplane": r"ignored \d+ events without a valid time",
     "xplane-json": r"ignored \d+ events without a valid time",

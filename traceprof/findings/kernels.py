@@ -13,7 +13,7 @@ from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import Finding, rule
-from traceprof.measures.compute.operators import first_sizes
+from traceprof.measures.compute.operators import sizes_of_input
 from traceprof.measures.device.peaks import matrix_speedups
 from traceprof.measures.rows import are_named
 from traceprof.measures.workload import Vendor
@@ -276,4 +276,4 @@ def _dimensions(part: Trace) -> set[int]:
     inputs = part.operator_inputs
     sizes = inputs["dims"][are_named(inputs["name"], _CONVOLVES)].distinct()
     # Without the batch and the channels.
-    return named | ({len(first_sizes(dims)) - 2 for dims in sizes} & {2, 3})
+    return named | ({len(sizes_of_input(dims)) - 2 for dims in sizes} & {2, 3})

@@ -20,11 +20,13 @@ from traceprof.formats.nsys.format import FORMAT as NSYS
 from traceprof.formats.nsys.format import REPORT_FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.format import FORMAT as NVPROF
 from traceprof.formats.rocpd.format import FORMAT as ROCPD
+from traceprof.formats.rocpd.format import JSON_FORMAT as ROCPROFV3_JSON
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.redaction import masked_trace, shortened
 from traceprof.formats.sqlite.database import reporting_undecodable_names
 from traceprof.formats.tables.format import FORMAT as TABLES
 from traceprof.formats.unread import described
+from traceprof.formats.unread import name_kind_in as name_kind_in
 from traceprof.formats.xla.format import FORMAT as XPLANE
 from traceprof.formats.xla.format import JSON_FORMAT as XPLANE_JSON
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
@@ -33,7 +35,10 @@ from traceprof.registries import Registry
 
 FORMATS: Final[Registry[TraceFormat]] = Registry(
     "format",
-    (NSYS, NVPROF, ROCPD, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
+    (
+        *(NSYS, NVPROF, ROCPD, ROCPROFV3_JSON, XPLANE_JSON, KINETO, XPLANE),
+        *(NSYS_REPORT, NSYS_FOLDER, TABLES),
+    ),
 )
 """All formats, in the order in which `recognized` tests them: the most specific format first."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
+from traceprof.errors import TraceError
 from traceprof.formats.contract import Candidate
-from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
+from traceprof.formats.shared.files import GZIP_MAGIC, examine, unpacked_head
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 
 
@@ -63,6 +66,17 @@ def name_kind(candidate: Candidate) -> str:
     return "" if candidate.files else _describe_kind(candidate.head.lstrip(), candidate.tables)
 
 
+def name_kind_in(paths: Iterable[Path | str]) -> str:
+    """Return name and kind of the first file in folders that is known and not read; "" if none."""
+    folders = (path for path in map(Path, paths) if path.is_dir())
+    for file in islice(chain.from_iterable(sorted(one.rglob("*")) for one in folders), _MAX_FILES):
+        with suppress(TraceError):
+            if file.is_file() and (kind := name_kind(examine(file))):
+                return f"{file.name}: {kind}"
+    return ""
+
+
+_MAX_FILES: Final = 100
 _PERFETTO_FIRST_FIELDS: Final = (
     b"\x40",
     b"\x50",

@@ -28,6 +28,7 @@ NUMBER_IN_CELL: Final = re.compile(
 """A number, the deviation that may follow it, and its unit."""
 THOUSANDS: Final = re.compile(r"[-+]?+\d{1,3}+(?:[, '_]\d{3})++(?:\.\d++)?+")
 _REMARK: Final = re.compile(r"[(\[].*+")
+_DEVIATION: Final = re.compile(r"\s*+(?:±|\+/-|\+-|\\pm)\s{0,3}+\d.*+")
 _LENGTHS: Final = re.compile(r"(?:\d[\d.]*+\s?+[a-z]{1,7}+[\s,]{0,3}+){2,4}+", re.IGNORECASE)
 _LENGTH: Final = re.compile(
     r"(?<![\d.])(?P<number>\d[\d.]{0,20}+)\s?+(?P<unit>[a-z]{1,7}+)", re.IGNORECASE
@@ -137,7 +138,8 @@ def quantity_of(
     number = number_of(text, has_decimal_commas=has_decimal_commas)
     if number is None or not number.unit:
         return number
-    for unit_text in (number.unit, _REMARK.sub("", number.unit).strip()):
+    bare = (pattern.sub("", number.unit).strip() for pattern in (_REMARK, _DEVIATION))
+    for unit_text in (number.unit, *bare):
         if not unit_text:
             return TypedCell(number.value)
         unit = unit_named(unit_text, column)

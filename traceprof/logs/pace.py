@@ -35,6 +35,8 @@ _MAX_SPREAD_RATIO: Final = 0.2
 """Maximum spread of the work between two lines: above, timestamps do not fit the printed rates."""
 _MAX_ROUNDING_S: Final = 1.001
 """Maximum error of the time between two timestamps in whole seconds."""
+_MIN_ROUNDED_S: Final = 20.0
+"""Minimum time between timestamps in whole seconds from which a step time is computed."""
 _MIN_PHASE_CHANGE_RATIO: Final = 0.2
 _MAX_PHASES: Final = 3
 _MAX_LISTED: Final = 3
@@ -119,6 +121,8 @@ def add_pace(run: CollectedRun) -> None:
                 _add_work_rates(run, pace.overall_step_s)
         if pace is not None and metric in _RATES:
             _add_overall_rate(run, key, pace)
+    if main is None:
+        _add_steps_by_clock(run)
     _note_phases(run)
 
 
@@ -196,6 +200,22 @@ def _add_overall_rate(run: CollectedRun, key: Key, pace: Pace) -> None:
     size = {"device": run.facts.size, "rank": run.facts.world_size}.get(key.scope)
     if size:
         run.measure(f"overall_{key.metric}", rate * size, source="computed")
+
+
+def _add_steps_by_clock(run: CollectedRun) -> None:
+    """Add the step time by timestamps of a log that prints neither step times nor rates."""
+    rows = [series for key, series in run.series.items() if key.over in INTERVALS]
+    if not rows or "step_period_ns" in run.measures:
+        return
+    steps, at_s, _ = _columns_of(max(rows, key=lambda series: len(series.values)))
+    counts, wall_s = np.diff(steps), np.diff(at_s)
+    if len(counts) < _MIN_VALUES or not (wall_s >= 0).all() or not (counts > 0).all():
+        return
+    run.measure("overall_step_period_ns", wall_s.sum() / counts.sum() * 1e9, source="computed")
+    is_exact = np.median(wall_s) >= _MIN_ROUNDED_S or (at_s != np.round(at_s)).any()
+    if is_exact and (wall_s > 0).all():
+        seconds = usual_value(wall_s / counts, is_rate=False)
+        run.measure("step_period_ns", seconds * 1e9, source="computed")
 
 
 def _add_work_rates(run: CollectedRun, step_s: float) -> None:

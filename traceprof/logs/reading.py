@@ -65,11 +65,10 @@ def recognize(lines: Iterable[LogLine]) -> Recognized | None:
     for candidates in (programs, SOURCES):
         found = [(source, counts[source.name]) for source in candidates if counts[source.name]]
         if found:
-            # Lines of scripts also occur in logs of programs, so scripts come last.
-            found.sort(key=lambda pair: (pair[0].name == "notes", -pair[1]))
+            found.sort(key=lambda pair: (pair[0].fallback, -pair[1]))
             first, count = found[0]
             others = (pair for pair in found[1:] if pair[1] * _MAX_COUNT_FACTOR >= count)
-            return Recognized(first, count, tuple(p for p in others if p[0].name != "notes"))
+            return Recognized(first, count, tuple(p for p in others if not p[0].fallback))
     return None
 
 

@@ -385,6 +385,8 @@ class LogSource:
             with ``is_mark``. The program with the most matches in a log is the most likely one.
         says: notes, by the metric to which they apply.
         is_launcher: its lines are read with those of any program.
+        fallback: above 0, lines of scripts, which also occur in logs of other programs. Sources
+            with a smaller number are preferred.
         is_decisive: a single line identifies the log, because these lines are made for programs to
             read.
     """
@@ -396,6 +398,7 @@ class LogSource:
     marks: tuple[str, ...] = ()
     says: Mapping[str, str] = field(default_factory=dict)
     is_launcher: bool = False
+    fallback: int = 0
     is_decisive: bool = False
 
     def all_marks(self) -> tuple[re.Pattern[str], ...]:

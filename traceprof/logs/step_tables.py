@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from traceprof.errors import TraceError
 from traceprof.logs.cells import find_rate
 from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
-from traceprof.logs.lines import RawLines
+from traceprof.logs.lines import RawLines, seconds_of
 from traceprof.logs.source import LogSource, declared, number
 from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
@@ -95,6 +95,8 @@ class StepTable:
             return
         for name, cell in row.items():
             value = number(cell)
+            if value is None and "elapsed" in name:
+                value = seconds_of(str(cell))
             if value is None or (name not in self.columns and len(self.columns) >= _MAX_COLUMNS):
                 continue
             column = self.columns.setdefault(name, array("d"))

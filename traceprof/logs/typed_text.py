@@ -163,9 +163,19 @@ def note_rate(run: CollectedRun, heading: str, text: str) -> None:
 
 
 def without_sizes(texts: list[str]) -> list[str]:
-    """Return descriptions without sizes; an empty list if no two of them are then equal."""
-    found = texts
+    """Return descriptions without sizes; an empty list if no two of them are then equal.
+
+    Models of GPUs stay if there are several: "4x A100" is "A100".
+    """
+    models = {_model_of(match) for text in texts for match in _DEVICES.finditer(text)} - {""}
+    found = [_DEVICES.sub(_model_of, text) for text in texts] if len(models) > 1 else texts
     for pattern in (*SIZES_IN_TEXT, BATCH_IN_TEXT):
         found = [pattern.sub("", text) for text in found]
     found = [re.sub(r"(?<!\s)\s*+[,;][\s,;]*+", ", ", text).strip(" ,;-") for text in found]
     return found if len(set(found)) < len(found) else []
+
+
+def _model_of(match: re.Match[str]) -> str:
+    """Return the model in a number of GPUs; "" for words such as GPUs."""
+    model = match[0][match.end(1) - match.start() :].lstrip(" x×")
+    return model if re.search(r"\d", model) else ""

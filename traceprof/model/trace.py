@@ -71,6 +71,7 @@ _BY_FORMAT: Final[Mapping[str, RecordedBy]] = {
     "nvprof": RecordedBy.NVPROF,
     "kineto": RecordedBy.TORCH,
     "rocpd": RecordedBy.ROCPROF,
+    "rocprofv3-json": RecordedBy.ROCPROF,
     "xplane": RecordedBy.XLA,
     "xplane-json": RecordedBy.XLA,
 }

@@ -170,10 +170,11 @@ def note_text(note: Note) -> str:
     """Return the sentence of ``note`` with its values: ``{lost:ns}`` is "lost" in nanoseconds.
 
     Plurals follow the last count: "{n:count} step(s)", "{n:count} cop(y|ies)". A placeholder whose
-    name has no value stays unchanged. A value without a known unit is text. The sentence is not
-    escaped; renderers do that.
+    name has no value stays unchanged. A value without a known unit is text. A note that consists of
+    a value is a cell of a table with mixed units. The sentence is not escaped; renderers do that.
     """
     count: Any = None
+    formatted = value_text if _FIELD.fullmatch(note.text) else sentence_value
 
     def fill(match: re.Match[str]) -> str:
         nonlocal count
@@ -191,7 +192,7 @@ def note_text(note: Note) -> str:
             count = value
         unit = Unit(unit_name) if unit_name in _UNITS else Unit.TEXT
         is_plain = unit is Unit.TEXT and not isinstance(value, Note | tuple | list | None)
-        return str(value) if is_plain else sentence_value(unit, value)
+        return str(value) if is_plain else formatted(unit, value)
 
     return plain_text(with_one_unit(_FIELD.sub(fill, note.text)), _SENTENCE_LENGTH)
 

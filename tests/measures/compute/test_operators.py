@@ -15,7 +15,7 @@ from tests.requirements import require
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.measures.compute.counted import counted_operators
 from traceprof.measures.compute.inputs import Work
-from traceprof.measures.compute.operators import OPERATORS, work_of
+from traceprof.measures.compute.operators import OPERATORS, work_of, work_of_convolutions
 
 HALF = "c10::Half"
 PROGRAM = Path(__file__).with_name("torch_program.py")
@@ -66,6 +66,35 @@ def test_a_convolution_needs_its_stride() -> None:
     assert found is not None
     assert found.flops == 30_982_144  # of the recorded trace of an A100
     assert of("aten::convolution", dims, ["float"] * 2) is None
+
+
+def test_a_convolution_without_stride_has_the_sizes_of_its_backward_pass() -> None:
+    image, filters, half = [32, 64, 56, 56], [128, 64, 3, 3], [32, 128, 28, 28]
+    small, other = [128, 64, 1, 1], [32, 64, 14, 14]
+    flops = 2 * 32 * 128 * 28 * 28 * 64 * 9
+    operators = [
+        ("aten::cudnn_convolution_backward", [image, half, filters, [], []]),
+        ("aten::cudnn_convolution", [image, filters, []]),
+        ("aten::cudnn_convolution_backward_weight", [[], half, image]),
+        ("aten::cudnn_convolution_backward_input", [[], half, filters]),
+        # This one has no backward pass, and the name of the next is not of a convolution.
+        ("aten::cudnn_convolution", [other, filters, []]),
+        ("aten::mm", [image, filters]),
+    ]
+
+    def known(*more: tuple[str, Any]) -> list[int | None]:
+        given = [(name, json.dumps(dims)) for name, dims in [*operators, *more]]
+        return [work.flops if work else None for work in work_of_convolutions(given)][
+            : len(operators)
+        ]
+
+    assert known() == [None, flops, flops, flops, None, None]
+    # Another filter with the same input and output: the gradient of which weights is unknown.
+    of_small = ("aten::cudnn_convolution_backward", [image, half, small])
+    assert known(of_small) == [None, flops, None, flops, None, None]
+    # The same input and filter with another stride: the output is unknown.
+    of_stride = ("aten::cudnn_convolution_backward", [image, [32, 128, 19, 19], filters])
+    assert known(of_stride) == [None, None, flops, flops, None, None]
 
 
 def test_groups_of_a_convolution_count_once() -> None:
@@ -140,6 +169,47 @@ def test_experts_multiply_each_token_once(dims: Any, products: int, written: int
     assert found.flops == 2 * products
     read = sum(math.prod(sizes) for sizes in dims[:2])
     assert found.n_bytes == 2 * (read + written)
+
+
+EXPERTS = [[100, 64], [8, 96, 64], [8, 64, 48], [100, 2], [100, 2]]
+"""100 tokens of 64 values, each in 2 of 8 experts of 48 values, with a gate."""
+
+
+@pytest.mark.parametrize(
+    ("dims", "weights", "flops", "precision"),
+    [
+        (EXPERTS, HALF, 2 * 200 * 64 * (96 + 48), "fp16"),
+        ([[100, 64], [8, 48, 64], *EXPERTS[2:]], HALF, 2 * 200 * 64 * (48 + 48), "fp16"),
+        # Two 4-bit numbers in a byte: the sizes are half as large.
+        ([[100, 64], [8, 96, 32], [8, 64, 24], *EXPERTS[3:]], "unsigned char",
+         2 * 200 * 64 * (96 + 48), ""),
+        (EXPERTS, "c10::Float8_e4m3fn", 2 * 200 * 64 * (96 + 48), "fp8"),
+    ],
+)  # fmt: skip
+def test_fused_experts_multiply_each_token_with_each_of_its_experts(
+    dims: Any, weights: str, flops: int, precision: str
+) -> None:
+    types = [HALF, weights, weights, "float", "int"]
+    work = work_of("sglang::inplace_fused_experts", *map(json.dumps, (dims, types, [""] * 5)))
+    assert work is not None
+    assert (work.flops, work.precision) == (flops, precision)
+    assert work.shape == "experts=8 M=200 N=48 K=64"
+    assert math.isnan(work.n_bytes)  # how many experts had a token was not recorded
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        [*EXPERTS, [16]],  # a map of all experts to those of this rank
+        [[100, 64], [8, 96, 64], [8, 64, 40], *EXPERTS[3:]],
+        [[100, 64], [8, 96, 64], [4, 64, 48], *EXPERTS[3:]],
+        [[100, 64], [8, 96, 128], [8, 64, 48], *EXPERTS[3:]],
+    ],
+)
+def test_fused_experts_of_other_sizes_are_unknown(dims: Any) -> None:
+    types = [HALF, HALF, HALF, "float", "int", "int"][: len(dims)]
+    given = map(json.dumps, (dims, types, [""] * len(dims)))
+    assert work_of("vllm::outplace_fused_experts", *given) is None
 
 
 def test_scaled_products_of_experts_have_their_number_behind_the_scales() -> None:

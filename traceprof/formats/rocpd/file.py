@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,6 +72,30 @@ class ProfiledProcess:
         """Return id → the first value among ``columns`` that is not empty."""
         found = self.rows(name, "id", *columns)
         return {key: str(next((text for text in texts if text), "")) for key, *texts in found}
+
+    def messages(self, categories: Iterable[int]) -> dict[int, str]:
+        """Return event → the text of its marker, for the events of these ``categories``."""
+        if "extdata" not in self.columns("event"):
+            return {}
+        listed = ", ".join(str(key) for key in categories if is_id(key)) or "NULL"
+        rows = self.database.rows(
+            f"SELECT id, extdata FROM {quoted(self.table('event'))} WHERE category_id IN ({listed})"
+        )
+        return {key: str(json_object(extdata).get("message", "")) for key, extdata in rows}
+
+    def arguments(self, events: npt.NDArray[np.int64]) -> dict[int, dict[str, str]]:
+        """Return event → name → value of the arguments of its call, for RCCL calls."""
+        found: dict[int, dict[str, str]] = {}
+        if not len(events) or not {"event_id", "name", "value"} <= self.columns("arg"):
+            return found
+        rows = self.database.rows(
+            f"SELECT event_id, name, value FROM {quoted(self.table('arg'))} "
+            f"WHERE event_id BETWEEN {int(events.min())} AND {int(events.max())} AND name IN "
+            "('count', 'sendcount', 'recvcount', 'datatype', 'peer', 'comm')"
+        )
+        for event, name, value in rows:
+            found.setdefault(event, {})[str(name)] = str(value)
+        return found
 
 
 def profiled_processes(database: Database) -> list[ProfiledProcess]:

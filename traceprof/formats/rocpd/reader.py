@@ -7,7 +7,7 @@ of an event and, as ``stack_id``, the number of the call that it is or that laun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.formats.contract import ReadOptions
+from traceprof.formats.contract import ReadOptions, TraceFormat
 from traceprof.formats.rocpd.file import (
     ProfiledProcess,
     gpu_numbers,
     is_id,
-    json_object,
     look_up,
     names_by_key,
     profiled_processes,
@@ -30,12 +29,13 @@ from traceprof.formats.rocpd.file import (
     read_threads,
     whole_or_absent,
 )
-from traceprof.formats.rocpd.format import FORMAT, KERNELS, REGIONS
+from traceprof.formats.rocpd.format import FORMAT, JSON_FORMAT, KERNELS, REGIONS
+from traceprof.formats.rocpd.records import RecordedFile
 from traceprof.formats.shared.collectives import link_by_launch
 from traceprof.formats.shared.cupti import with_depth
+from traceprof.formats.shared.redaction import masked_trace
 from traceprof.formats.sqlite.columns import NULL
 from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -73,23 +73,43 @@ _ALIASES: Final = {"char": "int8", "int": "int32", "half": "float16", "float": "
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a rocpd database; time 0 is its first event."""
-    return reading(path, lambda database: _Reading(database, options).trace())
+
+    def read_database(database: Database) -> Trace:
+        warnings = list(database.catalogue.warnings())
+        processes = profiled_processes(database)
+        return _Reading(path, FORMAT, processes, warnings, options).trace()
+
+    return reading(path, read_database)
+
+
+def read_json(path: Path, options: ReadOptions) -> Trace:
+    """Return the trace in the JSON of rocprofv3; time 0 is its first event."""
+    file = RecordedFile(path)
+    trace = _Reading(path, JSON_FORMAT, file.processes, file.warnings, options).trace()
+    return trace if options.keeps_secrets else masked_trace(trace, file.secrets)
 
 
 class _Reading:
-    """One reading of a database with all its processes."""
+    """One reading of a file with all its processes."""
 
-    def __init__(self, database: Database, options: ReadOptions) -> None:
-        self.database = database
+    def __init__(
+        self,
+        path: Path,
+        known: TraceFormat,
+        processes: Sequence[ProfiledProcess],
+        warnings: list[str],
+        options: ReadOptions,
+    ) -> None:
+        self.path, self.format, self.warnings = path, known, warnings
         self.options = options
-        self.processes = profiled_processes(database)
+        self.processes = processes
         self.gpus = gpu_numbers(self.processes)
 
     def trace(self) -> Trace:
         """Return the trace.
 
         Raises:
-            TraceError: the database has no events.
+            TraceError: the file has no events.
         """
         parts: dict[str, list[Table]] = {}
         for process in self.processes:
@@ -98,9 +118,11 @@ class _Reading:
         tables = {name: stack(name, rows) for name, rows in parts.items()}
         starts = [int(rows["start_ns"][0]) for rows in tables.values() if len(rows)]
         if not starts:
-            why = "; ".join((*self._left_out(), "record with `rocprofv3 --sys-trace -- PROGRAM`"))
+            how = "record with `rocprofv3 --sys-trace -- PROGRAM`"
+            why = "; ".join((*self.warnings, *self._left_out(), how))
+            kind = "database" if self.format is FORMAT else "JSON"
             raise TraceError(
-                f"{self.database.path}: the rocprofv3 database contains no events to analyze; {why}"
+                f"{self.path}: the rocprofv3 {kind} contains no events to analyze; {why}"
             )
         zero_ns = min(starts)
         tables = {name: _shift_times(rows, zero_ns) for name, rows in tables.items()}
@@ -136,10 +158,10 @@ class _Reading:
                 str(tag): str(value) for tag, value in process.rows("metadata", "tag", "value")
             }
             hosts += filter(None, process.texts("info_node", "hostname").values())
-        warnings = [*self.database.catalogue.warnings(), *self._left_out()]
+        warnings = [*self.warnings, *self._left_out()]
         return TraceInfo(
-            path=str(self.database.path),
-            format=FORMAT.name,
+            path=str(self.path),
+            format=self.format.name,
             profiler="ROCprofiler-SDK",
             schema_version=metadata.get("schema_version", ""),
             host=next(iter(hosts), ""),
@@ -320,15 +342,9 @@ class _Tables:
 
     def _messages(self) -> dict[int, str]:
         """Return event → the text of its marker."""
-        if "extdata" not in self.process.columns("event"):
-            return {}
-        markers = (key for key, text in self.strings.items() if _MARKER_CATEGORY.match(text))
-        listed = ", ".join(str(key) for key in markers if is_id(key)) or "NULL"
-        rows = self.process.database.rows(
-            f"SELECT id, extdata FROM {quoted(self.process.table('event'))} "
-            f"WHERE category_id IN ({listed})"
+        return self.process.messages(
+            key for key, text in self.strings.items() if _MARKER_CATEGORY.match(text)
         )
-        return {key: str(json_object(extdata).get("message", "")) for key, extdata in rows}
 
     def _marks(self) -> Table:
         """Return the ROCTx marks."""
@@ -358,7 +374,7 @@ class _Tables:
         is_collective = names.by_text(np.array(ops, np.bool_))
         rows = regions.take(is_collective)
         row_ops = [ops[code] for code in names[is_collective].codes.tolist()]
-        arguments = self._arguments(rows["event_id"])
+        arguments = self.process.arguments(rows["event_id"])
         call_arguments = [arguments.get(event, {}) for event in rows["event_id"].tolist()]
         types = [_type(call.get("datatype", "")) for call in call_arguments]
         return make_table(
@@ -376,20 +392,6 @@ class _Tables:
                 "peer": [whole_or_absent(call.get("peer")) for call in call_arguments],
             },
         )
-
-    def _arguments(self, events: npt.NDArray[np.int64]) -> dict[int, dict[str, str]]:
-        """Return event → name → value of the arguments of its call."""
-        found: dict[int, dict[str, str]] = {}
-        if not len(events) or not {"event_id", "name", "value"} <= self.process.columns("arg"):
-            return found
-        rows = self.process.database.rows(
-            f"SELECT event_id, name, value FROM {quoted(self.process.table('arg'))} "
-            f"WHERE event_id BETWEEN {int(events.min())} AND {int(events.max())} AND name IN "
-            "('count', 'sendcount', 'recvcount', 'datatype', 'peer', 'comm')"
-        )
-        for event, name, value in rows:
-            found.setdefault(event, {})[str(name)] = str(value)
-        return found
 
 
 def _matches(kinds: Names, wanted: re.Pattern[str]) -> npt.NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace, outline, recognized
+from traceprof.formats import name_kind_in, open_trace, outline, recognized
 from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_of_outline
 from traceprof.formats.runs import ranks
 from traceprof.formats.runs.cycles import joined_outlines
@@ -208,7 +208,8 @@ def _open(
     warnings = _choose_attempt(found, attempt)
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
-        why = f" ({warnings[0]})" if warnings else ""
+        why = next(iter(warnings), "") or name_kind_in(paths)
+        why = f" ({why})" if why else ""
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
     number_of = ranks.varying_number(found.files)
     if len(claims) > 1:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,11 +125,55 @@ class JsonArrayStream:
         except _CutOffError:
             return
 
-    def _document(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
-        """Read the document up to its closing bracket, and yield the runs of the array."""
+    def parts(self, opened: Collection[str], parse: _Parse[list[Any]]) -> Iterator[tuple[str, Any]]:
+        """Yield (path, value) for a document with many arrays, for example ("/metadata/pid", 7).
+
+        Objects at the paths ``opened`` are entered, also if they are in a list there: (path, None)
+        announces each. Other arrays are yielded in runs, as by `batches`; other values whole.
+        """
+        try:
+            self._skip_mark()
+            yield from self._parts("", opened, parse)
+            self.is_complete = True
+            self._count_behind()
+        except _CutOffError:
+            return
+
+    def _parts(
+        self, path: str, opened: Collection[str], parse: _Parse[list[Any]], *, in_list: bool = False
+    ) -> Iterator[tuple[str, Any]]:
+        """Read one value, and yield its parts."""
+        opening, is_opened = self._peek(), path in opened
+        if opening == b"{" and is_opened:
+            self._position += 1
+            yield path, None
+            while self._peek() != b"}":
+                key = self._value()
+                if self._peek() != b":":
+                    raise _CutOffError
+                self._position += 1
+                yield from self._parts(f"{path}/{key}", opened, parse)
+            self._position += 1
+        elif opening == b"[" and is_opened and not in_list:
+            self._position += 1
+            while self._peek() != b"]":
+                yield from self._parts(path, opened, parse, in_list=True)
+            self._position += 1
+        elif opening == b"[" and not in_list:
+            self._position += 1
+            for run in self._items(parse):
+                yield path, run
+        else:
+            yield path, self._value()
+
+    def _skip_mark(self) -> None:
         self._fill(len(BOM_UTF8))
         if self._buffer.startswith(BOM_UTF8):
             self._position = len(BOM_UTF8)
+
+    def _document(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
+        """Read the document up to its closing bracket, and yield the runs of the array."""
+        self._skip_mark()
         opening = self._peek()
         self._position += 1
         if opening == b"[":

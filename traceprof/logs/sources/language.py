@@ -280,3 +280,17 @@ class FairseqReader(LogReader):
             text = "{n:count} update(s) were skipped (gradient overflow) but still took time"
             self.run.say(text, n=self.overflows)
         self.overflows = 0
+
+
+class ModdedNanoGptReader(LogReader):
+    """Read modded-nanogpt logs. Their clock stops for validation and restarts after the warm-up."""
+
+    timed_step, timed_ms = 0, 0.0
+
+    def timed(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
+        """Store the mean time per step since the previous line."""
+        step, time_ms = int(match["step"]), number(match["_time"]) or 0.0
+        if step > self.timed_step and time_ms > self.timed_ms > 0:
+            period_ns = 1e6 * (time_ms - self.timed_ms) / (step - self.timed_step)
+            self.run.metric("step_period_ns", period_ns, point, over="interval")
+        self.timed_step, self.timed_ms = step, time_ms

@@ -59,6 +59,12 @@ class ProgressBar(NamedTuple):
     period_s: float | None
     values: dict[str, str]
 
+    @property
+    def pass_s(self) -> float:
+        """The duration of a complete pass, from the last rate of tqdm, which is its mean."""
+        of_rate = self.n * (self.period_s or 0.0)  # elapsed_s is a whole number of seconds
+        return of_rate if self.elapsed_s <= of_rate < self.elapsed_s + 1 else self.elapsed_s
+
 
 def bars_in(text: str) -> list[ProgressBar]:
     """Return the progress bar states that a line contains."""
@@ -333,9 +339,11 @@ class LightningReader(_BarReader):
     def take_bar(self, bar: ProgressBar) -> None:
         """Store one state of a progress bar; ignore bars with other titles."""
         match = _EPOCH_BAR.search(bar.title)
-        if match is None:
-            return
-        epoch = int(match["epoch"])
+        if match is not None:
+            self.store_bar(bar, int(match["epoch"]))
+
+    def store_bar(self, bar: ProgressBar, epoch: int) -> None:
+        """Store the position, speed, and metrics of a bar that counts the steps of an epoch."""
         step = epoch * bar.total + bar.n if bar.total else bar.n
         self.book.position(bar.n, epoch)
         run = self.run
@@ -348,9 +356,9 @@ class LightningReader(_BarReader):
         if bar.n:
             self.of_postfix(bar, point)
         if bar.total and bar.n == bar.total:
-            run.epoch(epoch, seconds=bar.elapsed_s, steps=bar.total)
-            if bar.elapsed_s:
-                each_ns = 1e9 * bar.elapsed_s / bar.n
+            run.epoch(epoch, seconds=bar.pass_s, steps=bar.total)
+            if bar.pass_s:
+                each_ns = 1e9 * bar.pass_s / bar.n
                 run.metric("step_period_ns", each_ns, point, over="epoch", is_redrawn=True)
 
     def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.compute.inputs import TENSOR_LIST, Work
-from traceprof.measures.compute.operators import work_of
+from traceprof.measures.compute.operators import work_of, work_of_convolutions
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.measures.host.ranges import find_parents
@@ -57,13 +57,15 @@ def counted_operators(trace: Trace) -> Table:
     given = trace.operator_inputs
     texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
     groups = groups_of(*texts, _list_bytes(trace))
-    found = []
+    found, sizes = [], []
     for *key, list_bytes in groups.keys:
         *inputs, flop, moved = (
             str(column.texts[code]) for column, code in zip(texts, key, strict=True)
         )
         name, dims, types, concrete = inputs
         found.append(work_of(name, dims, types, concrete, (flop, moved), list_bytes or math.nan))
+        sizes.append((name, dims))
+    found = [own or other for own, other in zip(found, work_of_convolutions(sizes), strict=True)]
     rows = np.flatnonzero(np.array([work is not None for work in found], np.bool_)[groups.number])
     place, works = groups.number[rows], [work or Work() for work in found]
     table = given.select("start_ns", "end_ns", "process", "thread", "name", "dims").take(rows)

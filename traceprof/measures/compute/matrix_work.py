@@ -16,6 +16,7 @@ import numpy as np
 
 from traceprof.measures.compute.inputs import (
     NUMBER,
+    PRECISIONS,
     OperatorInputs,
     Sizes,
     Work,
@@ -24,6 +25,10 @@ from traceprof.measures.compute.inputs import (
 )
 
 _TRUE: Final = ("True", "true")
+_MULTIPLIED: Final = frozenset(
+    name for name, precision in PRECISIONS.items() if precision[0] in "fb"
+)
+"""Types of weights in which kernels multiply; integers may be converted before."""
 
 
 def _convolution_text(inputs: Sizes, weights: Sizes, stride: str = "") -> str:
@@ -111,6 +116,34 @@ def _grouped_product(ends: int) -> WorkCounter:
         with_experts = [sizes[0] for sizes in (a, b) if len(sizes) == 3] or given.sizes(ends)
         shape = sizes_text(experts=with_experts[0], M=a[-2], N=b[-1], K=a[-1])
         return Work(flops, flops, moved, given.precision(0), shape=shape)
+
+    return count
+
+
+def _fused_experts(x: int, up: int, down: int, ids: int) -> WorkCounter:
+    """Return the counter of both products of experts in one operator (fused MoE).
+
+    ``up`` has the weights of the first product, with or without a gate, ``down`` those of the
+    second; two 4-bit numbers may be in one byte. Each token passes through the experts that
+    ``ids`` lists for it. With experts on several ranks, a later input maps them to those of this
+    rank; then the number of tokens here is unknown.
+    """
+
+    def count(given: OperatorInputs) -> Work:
+        (_, hidden), (n_experts, rows, stored) = given.sizes(x), given.sizes(up)
+        (same, out, inner), n_rows = given.sizes(down), math.prod(given.sizes(ids))
+        per_value = hidden // stored
+        inner *= per_value
+        others = zip(given.dims[ids + 1 :], given.types[ids + 1 :], strict=False)
+        is_mapped = any(kind == "int" and len(sizes) == 1 for sizes, kind in others)
+        expected = n_experts, hidden, hidden
+        has_sizes = (same, out, stored * per_value) == expected and rows in (inner, 2 * inner)
+        if is_mapped or not has_sizes:
+            raise LookupError
+        flops = 2 * n_rows * hidden * (rows + inner)
+        shape = sizes_text(experts=n_experts, M=n_rows, N=inner, K=hidden)
+        is_wide = given.types[up] in _MULTIPLIED
+        return Work(flops, flops, precision=given.precision(up) if is_wide else "", shape=shape)
 
     return count
 
@@ -321,6 +354,7 @@ MATRIX_FORMULAS: Final[dict[str, Callable[..., WorkCounter]]] = {
     "linear": _of_indices(_linear),
     "te_gemm": _of_indices(_te_product),
     "experts": _of_indices(_grouped_product),
+    "fused_experts": _of_indices(_fused_experts),
     "recurrent": _of_indices(_recurrent),
     "convolution": _of_indices(_convolution),
     "convolution_backward": _of_indices(_convolution_backward),

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from traceprof.measures.compute.inputs import PRECISIONS, OperatorInputs, Work, WorkCounter
 from traceprof.measures.compute.matrix_work import MATRIX_FORMULAS
@@ -59,10 +59,10 @@ GROUPED_PRODUCTS: Final = {name for name, formula, _ in _declared() if formula =
 """Matrix products of experts."""
 
 
-def first_sizes(dims: str) -> tuple[int, ...]:
-    """Return the sizes of the first input of an operator; () if they are unknown."""
+def sizes_of_input(dims: str, place: int = 0) -> tuple[int, ...]:
+    """Return the sizes of the first input of an operator, or of another; () if unknown."""
     try:
-        return OperatorInputs(dims, "", "").sizes(0)
+        return OperatorInputs(dims, "", "").sizes(place)
     except (LookupError, TypeError):  # no tensor
         return ()
 
@@ -106,3 +106,43 @@ def _parse_positive(text: str) -> float:
     except ValueError:
         return math.nan
     return number if 0 < number < math.inf else math.nan
+
+
+_INPUT, _GRAD, _WEIGHTS = range(3)
+_OF_CONVOLUTION: Final[dict[str, dict[int, int]]] = {
+    f"aten::{backend}_convolution{of}": tensors
+    for backend in ("cudnn", "miopen")
+    for of, tensors in (
+        ("", {_INPUT: 0, _WEIGHTS: 1}),
+        ("_backward_input", {_GRAD: 1, _WEIGHTS: 2}),
+        ("_backward_weight", {_GRAD: 1, _INPUT: 2}),
+        ("_backward", {_INPUT: 0, _GRAD: 1, _WEIGHTS: 2}),
+    )
+}
+"""Operator → its tensors: index of each among its inputs."""
+
+
+def work_of_convolutions(operators: Sequence[tuple[str, str]]) -> list[Work | None]:
+    """Return the work of convolutions whose strides were not recorded (before PyTorch 2.1).
+
+    ``operators`` are names and sizes of all operators of a trace. The backward pass has the sizes
+    of input, weights, and output, from which the FLOPs follow. An operator with two of these sizes
+    has the FLOPs of the convolutions that have them, too, if these agree.
+    """
+    sizes = [
+        {tensor: sizes_of_input(dims, place) for tensor, place in _OF_CONVOLUTION[name].items()}
+        if name in _OF_CONVOLUTION
+        else {}
+        for name, dims in operators
+    ]
+    whole = {tuple(own[tensor] for tensor in range(3)) for own in sizes if len(own) == 3}
+    by_pair: dict[tuple[Any, ...], set[int]] = {}
+    for convolution in whole:
+        flops = 2 * math.prod(convolution[_GRAD]) * math.prod(convolution[_WEIGHTS][1:])
+        for absent in range(3) if all(convolution) else ():
+            pair = tuple(None if n == absent else own for n, own in enumerate(convolution))
+            by_pair.setdefault(pair, set()).add(flops)
+    fitting = (
+        by_pair.get(tuple(map(own.get, range(3))), ()) if len(own) == 2 else () for own in sizes
+    )
+    return [Work(n := max(flops), n) if len(flops) == 1 else None for flops in fitting]

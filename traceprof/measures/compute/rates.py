@@ -26,12 +26,14 @@ from traceprof.measures.facts import of_window
 from traceprof.measures.host.layers import layer_spans, layers_of_work, source_of_layers
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.host.range_work import SpanKinds
-from traceprof.measures.rows import Floats, grouped, ratio_of
+from traceprof.measures.rows import Floats, grouped, lengths_of, owner_of, ratio_of
+from traceprof.measures.steps.ledger import step_ledger
 from traceprof.model.combining import combine
 from traceprof.model.grouping import groups_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Column, Names, Table, is_known, objects
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
@@ -200,29 +202,67 @@ def texts_of_operators(trace: Trace, column: str) -> Names:
     return of_kernel
 
 
-def measure_operators(trace: Trace) -> Result:
-    """Return FLOPs, bytes, and rates by operator."""
+def _operators_of_kernels(trace: Trace) -> dict[str, Names]:
+    """Return the keys of `OPERATORS_SPEC` for each kernel in the window."""
     found = counted_kernels(trace)
     has_flop = np.append(counted_operators(trace)["flop"] > 0, False)[found["operator"]]
     precision = np.where(has_flop | found["is_uncounted"], found["precision"].plain(), "")
     names = texts_of_operators(trace, "name").plain()
     innermost = launching_operators(trace)["name"][trace.rows_in_whole("kernels")].plain()
     names = np.where(found["operator"] >= 0, names, innermost)
-    keys = {"operator": Names.of(names), "precision": Names.of(precision)}
+    return {"operator": Names.of(names), "precision": Names.of(precision)}
+
+
+def measure_operators(trace: Trace) -> Result:
+    """Return FLOPs, bytes, and rates by operator."""
+    keys = _operators_of_kernels(trace)
     kernels = kernels_of_operators(trace)
     result = with_peaks(trace, rates_by(trace, "flops", OPERATORS_SPEC, keys, kernels))
     experts = result.spec.table("experts").of_rows(experts_of_products(trace))
     return result.with_table(experts, "experts") if len(experts) else result
 
 
-def measure_kernels(trace: Trace) -> Result:
-    """Return FLOPs, bytes, and rates by kernel name."""
+def _names_of_kernels(trace: Trace) -> dict[str, Names]:
+    """Return the keys of `KERNELS_SPEC` for each kernel in the window."""
     found = counted_kernels(trace)
     is_heavy = found["is_counted"] | found["is_uncounted"]
     precision = Names.of(np.where(is_heavy, found["precision"].plain(), ""))
-    keys = {"name": trace.kernels["name"], "precision": precision}
-    kernels = measured_kernels(trace)
+    return {"name": trace.kernels["name"], "precision": precision}
+
+
+def measure_kernels(trace: Trace) -> Result:
+    """Return FLOPs, bytes, and rates by kernel name."""
+    keys, kernels = _names_of_kernels(trace), measured_kernels(trace)
     return with_peaks(trace, rates_by(trace, "flops-kernels", KERNELS_SPEC, keys, kernels))
+
+
+def longest_executions(ranks: Ranks, *, by_kernel: bool) -> Table:
+    """Return the longest kernel of each row of `KERNELS_SPEC` (``by_kernel``) or `OPERATORS_SPEC`.
+
+    Columns: the keys of the row, process, start_ns, length_ns, and step: the step in which it ran,
+    `ABSENT` if none.
+    """
+    found = Table.stacked(ranks.each(_longest_of_rank, by_kernel=by_kernel))
+    found = _longest_rows(found.in_order("-length_ns", "start_ns"), *list(found)[:2])
+    ledger = step_ledger(ranks.whole)
+    spans = ledger.assign(start_ns=ledger["device_start_ns"], end_ns=ledger["device_end_ns"])
+    row = owner_of(spans, found["process"], found["start_ns"])
+    return found.assign(step=np.append(ledger["step"], ABSENT)[row])
+
+
+def _longest_of_rank(trace: Trace, *, by_kernel: bool) -> Table:
+    """Return the longest kernel of each row, without its step."""
+    keys = _names_of_kernels(trace) if by_kernel else _operators_of_kernels(trace)
+    kernels = trace.kernels.select("process", "start_ns").assign(
+        length_ns=lengths_of(trace.kernels)
+    )
+    table = Table({**keys, **kernels.columns}).in_order("-length_ns", "start_ns")
+    return _longest_rows(table, *keys)
+
+
+def _longest_rows(table: Table, *keys: str) -> Table:
+    """Return the first row of each combination of ``keys``."""
+    return table.take(numbered(*(table[key] for key in keys))[1])
 
 
 def with_peaks(trace: Trace, result: Result) -> Result:

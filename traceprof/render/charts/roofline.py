@@ -7,7 +7,8 @@ precision, the compute units are the limit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,6 +32,10 @@ _SYMBOLS: Final = ("circle-open", "circle")
 _DASHES: Final = ("dot", "solid")
 
 
+Places: TypeAlias = Mapping[tuple[str, str], tuple[str, str]]
+"""Name and precision of a point → the place of its longest kernel in words, and its address."""
+
+
 class _Run(NamedTuple):
     """The points and roofs of one run; ``name`` is "" for a single run.
 
@@ -43,15 +48,26 @@ class _Run(NamedTuple):
     peaks: Table | None
     per: str = ""
     moving: Table | None = None
+    places: Places = MappingProxyType({})
+
+    def place_of(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the line of the hover text, and the address; two "" if the place is unknown."""
+        words, address = self.places.get((name_of_point(row), str(row["precision"])), ("", ""))
+        return f"<br>{words}" if words else "", address
 
 
-def roofline_figure(result: Result, _page: object) -> str:
+def name_of_point(row: Mapping[str, Any]) -> str:
+    """Return the operator or kernel of a row."""
+    return str(row[next(name for name in _NAME_COLUMNS if name in row)])
+
+
+def roofline_figure(result: Result, places: Places) -> str:
     """Return the roofline of a result by operator or kernel; "" if no point is known."""
     table = result.table
     moving = table.take(np.isnan(table["flop"]) & is_known(table["bandwidth_bytes_per_s"]))
     moving = moving.in_order("-total_ns").head(_MAX_POINTS)
     points = _known_points(table)
-    return _draw([_Run("", points, result.tables.get("peaks"), moving=moving)])
+    return _draw([_Run("", points, result.tables.get("peaks"), moving=moving, places=places)])
 
 
 def roofline_of_two_runs(results: Mapping[str, Result]) -> str:
@@ -71,8 +87,16 @@ def roofline_of_two_runs(results: Mapping[str, Result]) -> str:
             [peak.get(precision, np.nan) for precision in points["precision"]], np.float64
         )
         ratio = ratio_of(points["achieved_flop_per_s"], peaks_of_points)
-        points = points.assign(total_ns=points["ns"], peak_ratio=ratio)
-        runs.append(_Run(side, _known_points(points), roofs, per))
+        rate = np.where(np.isnan(points["flop"]), ratio_of(points["bytes"], points["ns"] / 1e9), 0)
+        memory = roofs["memory_bytes_per_s"][is_known(roofs["memory_bytes_per_s"])]
+        points = points.assign(
+            total_ns=points["ns"],
+            peak_ratio=ratio,
+            bandwidth_bytes_per_s=rate,
+            memory_ratio=rate / (memory.max() if len(memory) else np.nan),
+        )
+        moving = points.take(rate > 0).in_order("-total_ns").head(_MAX_POINTS)
+        runs.append(_Run(side, _known_points(points), roofs, per, moving))
     return _draw(runs) if all(len(run.points) for run in runs) else ""
 
 
@@ -94,7 +118,7 @@ def _draw(runs: Sequence[_Run]) -> str:
         [
             *_draw_roofs(runs, colors, span),
             *_draw_points(runs, colors),
-            *_draw_moving(runs[-1].moving, span[0], len(colors)),
+            *_draw_moving(runs, span[0], len(colors)),
         ],
         "Roofline: TFLOP/s by arithmetic intensity",
         x="arithmetic intensity (FLOP per byte, upper bound)",
@@ -111,7 +135,7 @@ def _draw(runs: Sequence[_Run]) -> str:
         "Diamonds at the left edge are operators without FLOPs, such as softmax and norms: their "
         "distance below the slope is unused memory bandwidth."
     )
-    marker_words = " Open circles: base. Filled circles: new." if len(runs) > 1 else ""
+    marker_words = " Open symbols: base. Filled symbols: new." if len(runs) > 1 else ""
     return chart + note(words + marker_words)
 
 
@@ -161,7 +185,6 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
             )
             if points.empty:
                 continue
-            column = next(name for name in _NAME_COLUMNS if name in points)
             sizes = np.sqrt(points["total_ns"].astype(np.float64) / longest_ns) * _MAX_POINT_PX
             name = " ".join(filter(None, (run.name, precision or "unknown precision")))
             yield {
@@ -170,7 +193,8 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
                 "name": plotly_text(name, 40),
                 "x": points["intensity"],
                 "y": points["achieved_flop_per_s"] / _TERA,
-                "text": [_hover(run, str(row[column]), row) for row in points.rows()],
+                "text": [_hover(run, name_of_point(row), row) for row in points.rows()],
+                "meta": {"links": [run.place_of(row)[1] for row in points.rows()]},
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
                     "color": color,
@@ -183,31 +207,40 @@ def _draw_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[di
             }
 
 
-def _draw_moving(moving: Table | None, x: float, n_colors: int) -> Iterator[dict[str, Any]]:
+def _draw_moving(runs: Sequence[_Run], x: float, n_colors: int) -> Iterator[dict[str, Any]]:
     """Yield the operators without FLOPs at the left edge, at the rate of their bytes."""
-    if moving is None or moving.empty:
-        return
-    column = next(name for name in _NAME_COLUMNS if name in moving)
-    texts = [
-        f"{plotly_text(str(row[column]), 80)}<br>{format_bytes(row['bandwidth_bytes_per_s'])}/s"
-        + (
-            f", {format_ratio(row['memory_ratio'])} of peak"
-            if row["memory_ratio"] == row["memory_ratio"]
-            else ""
-        )
-        + f"<br>{row['count']:.4g} kernels, {format_duration(row['total_ns'])}"
-        for row in moving.rows()
+    for run, symbol in zip(runs, _SYMBOLS[-len(runs) :], strict=True):
+        moving = run.moving
+        if moving is None or moving.empty:
+            continue
+        rows = list(moving.rows())
+        yield {
+            "type": "scatter",
+            "mode": "markers",
+            "name": " ".join(filter(None, (run.name, "memory-bound, no FLOPs"))),
+            "x": np.full(len(moving), x),
+            "y": moving["bandwidth_bytes_per_s"] * x / _TERA,
+            "text": [_hover_of_moving(run, row) for row in rows],
+            "meta": {"links": [run.place_of(row)[1] for row in rows]},
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {
+                "color": color_of_line(n_colors),
+                "size": 9,
+                "symbol": symbol.replace("circle", "diamond"),
+            },
+        }
+
+
+def _hover_of_moving(run: _Run, row: Mapping[str, Any]) -> str:
+    ratio, name = row["memory_ratio"], name_of_point(row)
+    share = f", {format_ratio(ratio)} of peak" if ratio == ratio else ""
+    base = f" per {run.per} and GPU" if run.per else ""
+    lines = [
+        plotly_text(f"{run.name}: {name}" if run.name else name, 80),
+        f"{format_bytes(row['bandwidth_bytes_per_s'])}/s{share}",
+        f"{row['count']:.4g} kernels, {format_duration(row['total_ns'])}{base}",
     ]
-    yield {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "memory-bound, no FLOPs",
-        "x": np.full(len(moving), x),
-        "y": moving["bandwidth_bytes_per_s"] * x / _TERA,
-        "text": texts,
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": color_of_line(n_colors), "size": 9, "symbol": "diamond"},
-    }
+    return "<br>".join(lines) + run.place_of(row)[0]
 
 
 def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
@@ -220,7 +253,7 @@ def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
         for table in (run.points, run.moving):
             rows = [] if table is None else table.rows()
             for row in rows:
-                name = str(row[next(column for column in _NAME_COLUMNS if column in row)])
+                name = name_of_point(row)
                 rate, x = row["achieved_flop_per_s"], row["intensity"]
                 if table is run.moving:
                     rate, x = row["bandwidth_bytes_per_s"] * edge, edge
@@ -251,4 +284,4 @@ def _hover(run: _Run, name: str, row: Mapping[str, Any]) -> str:
         f"{row['intensity']:.4g} FLOP per byte",
         f"{row['count']:.4g} kernels, {format_duration(row['total_ns'])}{base}",
     ]
-    return "<br>".join(lines)
+    return "<br>".join(lines) + run.place_of(row)[0]

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures.compute.rates import longest_executions
 from traceprof.measures.device.memory import memory_over_time
 from traceprof.measures.host.tree import BETWEEN
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.table import Table
 from traceprof.model.table import is_known as are_known
+from traceprof.model.tables import ABSENT
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import phase_of
 from traceprof.render.charts.figure import (
@@ -27,6 +29,7 @@ from traceprof.render.charts.figure import (
     note,
     scale_of,
 )
+from traceprof.render.charts.roofline import name_of_point, roofline_figure
 from traceprof.render.escape import plotly_text
 from traceprof.render.formatting import process_label, round_text
 from traceprof.render.palette import CATEGORY_INDEX, PART_STYLES
@@ -291,3 +294,18 @@ _UNBOUNDED_NS: Final = 1 << 62
 def _bin_label(lower_bound_ns: int, to_ns: int) -> str:
     low, high = (round_text(Unit.NS, ns) for ns in (lower_bound_ns, to_ns))
     return f"{low} or more" if to_ns > _UNBOUNDED_NS else f"{low} to {high}"
+
+
+def rooflines(result: Result, context: PageContext) -> str:
+    """Return the roofline of operators or kernels; each point leads to its longest kernel."""
+    places = {}
+    found = longest_executions(
+        context.whole.within(context.window), by_kernel="name" in result.table
+    )
+    for row in found.rows():
+        at_ns = row["start_ns"] - context.run.start_ns
+        step = "" if row["step"] == ABSENT else f" (step {row['step']})"
+        words = f"longest: {format_duration(row['length_ns'])} at {format_duration(at_ns)}{step}"
+        address = context.link(at_ns, row["length_ns"], row["process"])
+        places[name_of_point(row), str(row["precision"])] = words, address
+    return roofline_figure(result, places)

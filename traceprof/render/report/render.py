@@ -23,7 +23,6 @@ from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.charts.figure import figures_script
 from traceprof.render.charts.parts import parts_legend
-from traceprof.render.charts.roofline import roofline_figure
 from traceprof.render.charts.waterfall import waterfall_chart
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, sentences
@@ -41,6 +40,7 @@ from traceprof.render.report.figures import (
     idle_figure,
     memory_figure,
     ranks_figure,
+    rooflines,
     tree_figure,
 )
 from traceprof.render.report.opening import (
@@ -228,8 +228,8 @@ _FIGURES: Final[Mapping[str, Callable[[Result, PageContext], str]]] = {
     "collective-events": sizes_of_collectives,
     "memory": memory_figure,
     "durations": durations_figure,
-    "flops": roofline_figure,
-    "flops-kernels": roofline_figure,
+    "flops": rooflines,
+    "flops-kernels": rooflines,
     "tree": tree_figure,
     "function-stacks": tree_figure,
 }
