@@ -52,6 +52,29 @@ def test_workers_of_a_loader_hide_other_savings() -> None:
     assert place == 1
 
 
+@pytest.mark.parametrize(
+    ("fetch", "words"),
+    [(WORKERS, "waiting for the DataLoader workers"), (IN_PROCESS, "data loading")],
+)
+def test_the_main_thread_waits_for_workers_or_loads_data(fetch: str, words: str) -> None:
+    found = {one.rule: one for one in findings_of(in_default_window(training(fetch=fetch)))}
+    assert found["input_bound"].evidence[0].startswith(f"{words} in the main thread: 60.0%")
+
+
+def test_a_slow_step_that_waits_for_data_is_no_late_rank() -> None:
+    builder, at = TraceBuilder().device(0, "NVIDIA H100 80GB HBM3"), 0
+    for number in range(12):
+        wait = 60 * MS if number == 6 else 20 * MS
+        builder.range(WORKERS, at, at + wait).step(at, at + wait + 10 * MS, number)
+        at += wait
+        builder.kernel("gemm", at + 10 * US, at + 10 * MS, launched_ns=(at, at + 5 * US))
+        at += 10 * MS
+    found = {one.rule: one for one in findings_of(in_default_window(builder.build()))}
+    assert "input pipeline" in found["slow_steps"].title
+    assert found["input_bound"].kind == "measured"
+    assert not any("late rank" in note for note in found["input_bound"].evidence)
+
+
 def test_other_processes_may_load_the_data() -> None:
     found, _ = conversion(training(fetch="data loading"))
     assert found.kind == "bounded"

@@ -149,3 +149,24 @@ def test_a_cost_on_the_page_is_no_subject_without_a_problem() -> None:
     briefing = page_of(builder.build())
     assert "warm-up" in briefing.once
     assert "warm-up" not in briefing.fine
+
+
+def test_one_event_is_singular() -> None:
+    builder = busy(120)
+    builder.kernel("gemm_graph", 130 * MS, 131 * MS, graph_node=3, launched_ns=(MS, 2 * MS))
+    fine = page_of(builder.build()).fine
+    assert "1 graph kernel or launch, 121 kernels and copies" in fine
+
+
+def test_a_warmup_has_one_cost_on_the_page() -> None:
+    """The finding has the excess of the first steps; their whole length is not listed again."""
+    builder, at = TraceBuilder(), 0
+    for number in range(20):
+        length = 50 * MS if number < 2 else 10 * MS
+        builder.step(at, at + length, number)
+        builder.kernel("gemm", at + US, at + length, launched_ns=(at, at + US))
+        at += length
+    document = page(run_of(Ranks.of(builder.build())))
+    (row,) = (row for row in document.results["findings"].table.rows() if row["rule"] == "warmup")
+    assert row["one_time_ns"] == 80 * MS
+    assert "warm-up" not in briefing_of(document).once

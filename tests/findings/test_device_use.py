@@ -118,7 +118,7 @@ def test_hiding_communication_has_a_price() -> None:
     own = rules["contention"]
     # 4 ms of 24 ms, as a part of an iteration: of the repeating kernel.
     assert own.saving_ratio == pytest.approx(4 / 24)
-    assert own.evidence[0] == "4.00 ms longer than without communication"
+    assert own.evidence[0] == "211 µs per iteration longer than without communication"
     assert own.range_ns == (0, own.saving_ns)
     assert "1.40× as long" in own.title
     assert "exposed_communication" not in rules

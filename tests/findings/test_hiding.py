@@ -84,3 +84,6 @@ def test_the_evidence_on_copies_is_of_what_is_exposed() -> None:
             )
     (finding,) = [own for own in findings_of(builder.build()) if own.rule == "exposed_copies"]
     assert finding.evidence[1:] == ("d2h: 20.0 ms",)
+    builder.host_op("aten::mm", 0, 10)
+    (finding,) = [own for own in findings_of(builder.build()) if own.rule == "exposed_copies"]
+    assert finding.action.startswith("Copy results to pinned memory")

@@ -59,7 +59,7 @@ def test_idle_periods_are_counted() -> None:
         # The next call begins during the kernel: no call finds an idle GPU at its start.
         builder.kernel("k", at + 55 * US, at + 75 * US, launched_ns=(at, at + 55 * US))
     (found,) = [own for own in findings_of(builder.build()) if own.rule == "launch_bound"]
-    assert found.evidence[2] == "100 idle periods (mean 45.0 µs)"
+    assert found.evidence[2] == "1 idle period per iteration (mean 45.0 µs)"
 
 
 @pytest.mark.parametrize(

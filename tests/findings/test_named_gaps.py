@@ -263,3 +263,19 @@ def test_what_only_the_range_of_a_step_is_around_lies_outside_of_its_operators(
         builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
     (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
     assert any(note.endswith(f" per step while the CPU is in {told}") for note in host.evidence)
+
+
+def test_calls_of_the_driver_in_operators_are_work_of_operators() -> None:
+    """No kind of call takes most of the gap, but all of them are made in one operator."""
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 10 * MS * i
+        builder.kernel("k", at, at + MS, launched_ns=(at - 10, at))
+        builder.host_op("aten::linear", at + MS, at + 10 * MS - 20)
+        builder.api_call("cudaOccupancyMaxActiveBlocks", at + 2 * MS, at + 5 * MS)
+        builder.api_call("cudaFuncSetAttribute", at + 5 * MS, at + 6 * MS)
+        builder.host_op("aten::t", at + 6 * MS, at + 8 * MS)
+        builder.range("weights", at + 8 * MS, at + 10 * MS - 30)
+    (own,) = [one for one in findings_of(builder.build()) if one.rule == "host_code"]
+    assert own.title.startswith("CPU work between launches, mostly operators")
+    assert "Python code" not in own.action

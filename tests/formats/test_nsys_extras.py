@@ -418,6 +418,17 @@ def test_what_nsys_says_went_wrong(tmp_path: Path) -> None:
     )
 
 
+def test_a_driver_that_nsys_does_not_support_is_said_if_no_kernel_was_recorded(
+    tmp_path: Path,
+) -> None:
+    text = "Installed CUDA driver version (13.1) is not supported by this build of Nsight Systems."
+    table = {"DIAGNOSTIC_EVENT": ("severity, text", [(2, text)])}
+    assert read(tmp_path, table).info.warnings == ()
+    (tmp_path / "export.sqlite").unlink()
+    only_ranges = TraceBuilder().range("r", 0, 5, process=PID)
+    assert read(tmp_path, table, only_ranges).info.warnings == (f"nsys: {text}",)
+
+
 def test_many_diagnostics_are_summed_up(tmp_path: Path) -> None:
     rows = [(3, f"error {number}") for number in range(8)]
     trace = read(tmp_path, {"DIAGNOSTIC_EVENT": ("severity, text", rows)})

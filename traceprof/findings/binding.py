@@ -27,8 +27,8 @@ _HOST_CAUSES: Final = ("data", "launch", "host", "synchronizing", DRAINED)
 _NOT_IN_STEP: Final = ("input_bound", "profiler_overhead")
 """Rules whose savings a loader does not limit. The same applies to ranks that are late due to data.
 """
-_WORKERS: Final = "_MultiProcessingDataLoaderIter"
-_LOADERS: Final = re.compile(rf"{_WORKERS}|_SingleProcessDataLoaderIter")
+WORKERS: Final = "_MultiProcessingDataLoaderIter"
+_LOADERS: Final = re.compile(rf"{WORKERS}|_SingleProcessDataLoaderIter")
 _IN_STEP: Final = (ClaimKind.LOST, ClaimKind.COMPUTE)
 
 
@@ -45,9 +45,9 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     if not saving:
         return list(found)
     if _waits_for_data(context):
-        loaders = set[str]().union(*context.ranks.each(_loaders))
+        loaders = loaders_of(context)
         share = context.share(_idle(context, ("data",)))
-        if loaders == {_WORKERS}:
+        if loaders == {WORKERS}:
             reason = Note.of(_BEHIND_WORKERS, share=share)
             return [_hidden(one, reason) if _is_behind_loader(one) else one for one in found]
         if not loaders:
@@ -64,13 +64,14 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
 
 def _without_data_of_late_rank(found: Sequence[SettledFinding]) -> list[SettledFinding]:
     """Return ``found`` with data loading as a bound if it makes a rank late: it saves time once."""
-    is_late = any(_is_due_to_data(one) for one in found if one.rule.name != "input_bound")
+    is_late = any(_is_due_to_data(one) for one in found if one.rule.subject == _OF_RANKS)
     return [
         _hidden(one, Note(_OF_LATE_RANK)) if is_late and one.rule.name == "input_bound" else one
         for one in found
     ]
 
 
+_OF_RANKS: Final = "load balance across ranks"
 _OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
 _BEHIND_WORKERS: Final = (
     "the loop waits for the DataLoader workers ({share:ratio} of step time), so this change saves "
@@ -138,6 +139,11 @@ def _waits_for_data(context: Context) -> bool:
     return len(context.devices) > 0 and all(
         waiting.get(device, nothing).total_ns >= least_ns for device in context.devices
     )
+
+
+def loaders_of(context: Context) -> set[str]:
+    """Return the kinds of DataLoader iterators that the ranges of all ranks name."""
+    return set[str]().union(*context.ranks.each(_loaders))
 
 
 def _loaders(part: Trace) -> set[str]:

@@ -9,11 +9,11 @@ import numpy as np
 
 from traceprof.errors import NotRecordedError
 from traceprof.findings.amounts import STEPS
-from traceprof.findings.claims import Claim, ClaimKind, Excess, Kind
+from traceprof.findings.claims import Claim, ClaimKind, Excess, Kind, starts_within
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
 from traceprof.findings.steps import MIN_STEPS_FOR_SLOW, TOO_FEW_STEPS
-from traceprof.measures.rows import mean_of
+from traceprof.measures.rows import mean_of, union_of
 from traceprof.measures.steps.between import CHECKPOINT, activity_of_ranges
 from traceprof.measures.steps.costs import joined_over_borders, steps_between
 from traceprof.measures.steps.measured import measured_steps
@@ -41,6 +41,7 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
     is_saving = table["excess_cause"] == CHECKPOINT
     saving, usual = table.take(is_saving), table.take(context.is_usual)
     if saving.empty or usual.empty:
+        yield from _in_most_steps(context)
         return
     durations = table["duration_ns"][is_saving | context.is_usual]
     usual_ns = float(usual["duration_ns"].mean())
@@ -79,12 +80,60 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
             *_notes_on_parts(of_process, usual, len(found)),
             *_notes_on_copies(context, of_process, usual, len(found)),
         ),
-        action="Save asynchronously: `torch.distributed.checkpoint.async_save` copies the state "
-        "to the CPU and writes the file during the next steps. Keep the buffers pinned. If that is "
-        "not possible, save less often, or save only the parameters in most cases.",
-        caveat="An asynchronous checkpoint still copies the state, and it needs CPU memory for it.",
+        action=f"{_SAVE_ASYNCHRONOUSLY} If that is not possible, save less often, or save only the "
+        "parameters in most cases.",
+        caveat=_CAVEAT,
         window=f"step:{found['step'][0]}",
     )
+
+
+def _in_most_steps(context: Context) -> Iterator[Finding]:
+    """Yield a finding if so many steps contain a named checkpoint that no step is unusual."""
+    found = Table.stacked(context.ranks.each(_checkpoints))
+    stalled = {
+        device: context.typical & union_of(found.take(found["process"] == process))
+        for process, device in context.process_devices
+    }
+    compute = {device: time.compute for device, time in context.times.items()}
+    claim = context.unclaimed({device: stalled[device] - compute[device] for device in stalled})
+    if (share := context.share(claim)) < _MIN_SHARE_RATIO:
+        return
+    found = found.take(starts_within(found, context.typical))
+    n = int((found["process"] == found["process"][0]).sum())
+    yield Finding(
+        title=Note.of(
+            "Checkpoints stall training for {share:ratio} of step time: {n:count} checkpoint(s) in "
+            "{n_steps:count} step(s)",
+            share=share,
+            n=n,
+            n_steps=round(context.n_steps),
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(context.timed(claim.total_ns, after=" in checkpoints, without compute"),),
+        action=f"Save less often: every 100th step, for example. {_SAVE_ASYNCHRONOUSLY}",
+        caveat=_CAVEAT,
+    )
+
+
+def _checkpoints(part: Trace) -> Table:
+    """Return process, start_ns, and end_ns of the named checkpoints of a trace."""
+    found = [
+        Table({"process": process, "start_ns": time.starts, "end_ns": time.ends})
+        for (process, cause), time in activity_of_ranges(part.whole).items()
+        if cause == CHECKPOINT
+    ]
+    empty = part.ranges.select("process", "start_ns", "end_ns").head(0)
+    return Table.stacked([empty, *found])
+
+
+_SAVE_ASYNCHRONOUSLY: Final = (
+    "Save asynchronously: `torch.distributed.checkpoint.async_save` copies the state to the CPU "
+    "and writes the file during the next steps. Keep the buffers pinned."
+)
+_CAVEAT: Final = (
+    "An asynchronous checkpoint still copies the state, and it needs CPU memory for it."
+)
 
 
 def _notes_on_parts(saving: Table, usual: Table, n: int) -> Iterator[Note]:

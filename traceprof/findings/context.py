@@ -148,9 +148,8 @@ class Context:
     @cached_property
     def slow_excess_ns(self) -> int:
         """The time that the slow steps take longer than usual, summed over the slow steps."""
-        if not len(self.slow_steps):
-            return 0
-        return int((self.steps.durations_ns[self.slow_steps] - self.base.profiled_ns).sum())
+        each_ns = self.steps.durations_ns[self.slow_steps] - self.base.profiled_ns
+        return int(each_ns.sum()) if len(self.slow_steps) else 0
 
     @cached_property
     def slow_each_ns(self) -> float:
@@ -182,10 +181,8 @@ class Context:
     @cached_property
     def grown_ratio(self) -> Mapping[ClaimKind, float]:
         """The share of compute and of lost time that is growth of the step time."""
-        if self.drift is None:
-            return {}
-        compute, lost = self.drift.shares_of(self.base.step_ns)
-        return {ClaimKind.COMPUTE: compute, ClaimKind.LOST: lost}
+        shares = self.drift.shares_of(self.base.step_ns) if self.drift else ()
+        return dict(zip((ClaimKind.COMPUTE, ClaimKind.LOST), shares, strict=False))
 
     @property
     def base(self) -> Base:
@@ -200,15 +197,14 @@ class Context:
     @cached_property
     def analyzed_by_place(self) -> Times:
         """The analyzed time of each of `places`."""
-        window_times = self.ranks.span.times
-        return {**dict.fromkeys(self.places, window_times), **analyzed_times(self.ranks)}
+        return {**dict.fromkeys(self.places, self.ranks.span.times), **analyzed_times(self.ranks)}
 
     @cached_property
     def analyzed_ns(self) -> float:
         """The divisor of shares: the analyzed time, summed over all places, at least 1."""
-        if self.devices:
-            return max(1.0, sum(analyzed(self.ranks).whole_ns.values()))
-        return max(1.0, float(sum(time.total_ns for time in self.analyzed_by_place.values())))
+        of_hosts = (time.total_ns for time in self.analyzed_by_place.values())
+        ns = analyzed(self.ranks).whole_ns.values() if self.devices else of_hosts
+        return max(1.0, float(sum(ns)))
 
     @property
     def window_ns(self) -> int:
@@ -267,8 +263,7 @@ class Context:
     def share(self, claim: Claim) -> float:
         """Return the length of ``claim`` as a share of the analyzed time.
 
-        In claims on lost time, the idle time of a device is multiplied by the device's
-        `idle_scale`.
+        In claims on lost time, the idle time of a device is multiplied by its `idle_scale`.
         """
         scales = analyzed(self.ranks).idle_scale if self.devices else {}
         total_ns = float(claim.total_ns)
@@ -282,7 +277,7 @@ class Context:
         return round(claim.total_ns / max(1, len(self.places)))
 
     def base_of_claims(self, claims: Iterable[Claim]) -> tuple[str, float]:
-        """Return the name of the base of ``claims`` and its length in ns."""
+        """Return the name and the length in ns of the base of ``claims``."""
         first = next(iter(claims), None)
         if first is None or first.claim_kind in (ClaimKind.LOST, ClaimKind.COMPUTE):
             return _BASES[self.base.unit], self.base.unit_ns
@@ -397,30 +392,26 @@ class Context:
     ) -> Note:
         """Return a note on a count: the mean per step and device, or the total without steps.
 
-        ``words`` and ``more`` follow the number, with placeholders for ``values``. ``is_of_host``:
-        the rows are host events, which may be before all device steps: the host runs ahead.
+        ``words`` and ``more`` follow the number. ``is_of_host``: the rows are host events, which
+        may be before all device steps: the host runs ahead.
         """
-        if not len(self.steps):
+        n_units, unit = self._units
+        if not unit:
             return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
         places, per = self._per_step
-        each = count / self.n_steps / places
-        lengths = (self.n_steps, self.n_steps - 1) if is_of_host else (self.n_steps,)
+        each = count / n_units / places
+        lengths = (n_units, n_units - 1) if is_of_host else (n_units,)
         is_same = count in (round(each) * places * n for n in lengths)
         if each < 1 and not (is_same and round(each)):
-            text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
-            return Note.of(text, n=count, steps=round(self.n_steps), **values)
+            text = f"{{n:count}} {words} in {{units:count}} {unit}s{more}"
+            return Note.of(text, n=count, units=round(n_units), **values)
         about = "" if is_same else "about "
         return Note.of(f"{about}{{n:count}} {words}{per}{more}", n=round(each), **values)
 
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
-        """Return a note on a time: the mean over devices, per step if steps are known.
-
-        ``before`` and ``after`` are words with placeholders for ``values``.
-        """
+        """Return a note on a time between words: the mean over devices, per step if known."""
         places, per = self._per_step
-        if not len(self.steps):
-            per = per.replace(" per step per", " per") if places > 1 else ""
-        each = total_ns / places / (self.n_steps if len(self.steps) else 1)
+        each = total_ns / places / self._units[0]
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
     def timed_by_kernel(self, names: Mapping[str, int], n: int = 2) -> Iterator[Note]:
@@ -432,7 +423,16 @@ class Context:
     def _per_step(self) -> tuple[int, str]:
         """The number of devices (or ranks) that share a step, and the words for the divisor."""
         places, noun = max(1, len(self.places)), "GPU" if self.devices else "rank"
-        return places, f" per step per {noun}" if places > 1 else " per step"
+        nouns = (self._units[1], noun if places > 1 else "")
+        return places, "".join(f" per {noun}" for noun in nouns if noun)
+
+    @property
+    def _units(self) -> tuple[float, str]:
+        """The number of usual steps or iterations and their noun; (1, "") if none are known."""
+        if len(self.steps):
+            return self.n_steps, STEP
+        n = self.base.steps_count if self.base.unit == ITERATION else 0
+        return (n, ITERATION) if n else (1, "")
 
     def advice(self, *, pytorch: str, other: str) -> str:
         """Return the advice for PyTorch if the run used PyTorch, else the other advice."""

@@ -8,12 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.errors import NotRecordedError
 from traceprof.findings.amounts import COPIES, TRANSFERS
 from traceprof.findings.claims import (
     LATER_LAUNCHES_NOTE,
     Claim,
-    ClaimKind,
     Kind,
     Times,
     kind_and_model,
@@ -40,18 +38,16 @@ _MIN_SHARE_RATIO: Final = 0.02
 _MIN_PAGEABLE_RATIO: Final = 0.01
 _MIN_RETURNS: Final = 10
 _MIN_RETURNED_RATIO: Final = 0.9
-_MIN_SLOW_RATIO: Final = 0.01
 _MIN_REPORTED_RATIO: Final = 0.001
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
-_HOST_TRANSFERS: Final = ("h2d", "d2h")
+HOST_TRANSFERS: Final = ("h2d", "d2h")
 _MAX_STAGED_BYTES: Final = 64_000
 """The CUDA runtime stages host-to-device copies up to this size and returns immediately."""
-_MIN_LARGE_BYTES: Final = 1_000_000
+MIN_LARGE_BYTES: Final = 1_000_000
 _DEFAULT_BYTES_PER_S: Final = 12e9
 """The rate of pinned copies on PCIe 3.0 x16, which is assumed if the link is unknown."""
-_REACHED_PEAK_RATIO: Final = 0.8
+REACHED_PEAK_RATIO: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
-_MAX_SLOW_RATIO: Final = 0.6
 
 
 def _is_blocking(copies: Table, calls: str) -> Bools:
@@ -169,7 +165,7 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
 
 def are_pageable(copies: Table) -> Bools:
     """Return which copies are to or from pageable host memory."""
-    moved = copies["direction"].isin(_HOST_TRANSFERS)
+    moved = copies["direction"].isin(HOST_TRANSFERS)
     return np.asarray(_touches(copies, "pageable") & moved, np.bool_)
 
 
@@ -310,7 +306,7 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
     copies = context.copies(_are_other_asynchronous)
     claim = context.unclaimed(context.exposed(copies))
     # Copies could overlap with kernels during which no copy runs yet.
-    free = [(time.kernel - time.transfer) & context.typical for time in context.times.values()]
+    free = ((time.kernel - time.transfer) & context.typical for time in context.times.values())
     free_ns = sum(time.total_ns for time in free)
     claim = Claim(claim.times, claim.claim_kind, min(1.0, free_ns / max(1, claim.total_ns)))
     share = context.share(claim)
@@ -331,11 +327,7 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
             *_direction_notes(context, copies),
             *_hideable_notes(claim.saved_ratio),
         ),
-        action=context.advice(
-            pytorch=_STREAM if _is_streamed(context, copies) else _PREFETCH,
-            other="Copy on a separate stream while the GPU computes on the previous data (two "
-            "buffers), or move less data.",
-        )
+        action=_overlap_advice(context, copies)
         if is_hideable
         else "Move less data: keep reused data on the GPU, and prepare data there.",
         caveat="A copy cannot overlap with the kernel that needs its data.",
@@ -351,14 +343,32 @@ _STREAM: Final = (
     "Copy the weights and states that the next layers need during the current layer: prefetch them "
     "on a separate stream with `non_blocking=True`. Or keep more of them on the GPU (fewer bits)."
 )
+_TWO_BUFFERS: Final = (
+    "Copy on a separate stream while the GPU computes on the previous data (two buffers), or move "
+    "less data."
+)
+_RETURN: Final = (
+    "Copy results to pinned memory on a separate stream during the next GPU work "
+    "(`non_blocking=True`). Or copy less: reduce or select the values on the GPU."
+)
 _MAX_COPIES_PER_BATCH: Final = 8
 
 
-def _is_streamed(context: Context, copies: Table) -> bool:
-    """Return whether weights are streamed: each step has more large copies than a batch needs."""
-    is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
-    each = int(is_large.sum()) / context.n_steps / max(1, len(context.devices))
-    return each > _MAX_COPIES_PER_BATCH if len(context.steps) else not context.is_training
+def _overlap_advice(context: Context, copies: Table) -> str:
+    """Return the advice for results, for streamed weights (many large copies), or for batches."""
+    if not context.software.has_pytorch:
+        return _TWO_BUFFERS
+    is_sent, is_returned = (copies["direction"] == way for way in HOST_TRANSFERS)
+    sent_ns, returned_ns = (
+        sum(time.total_ns for time in context.exposed(copies.take(chosen)).values())
+        for chosen in (is_sent, is_returned)
+    )
+    if returned_ns > sent_ns:
+        return _RETURN
+    n_large = int((is_sent & (copies["n_bytes"] >= MIN_LARGE_BYTES)).sum())
+    each = n_large / context.n_steps / max(1, len(context.devices))
+    is_many = each > _MAX_COPIES_PER_BATCH if len(context.steps) else not context.is_training
+    return _STREAM if is_many else _PREFETCH
 
 
 def _are_other_asynchronous(copies: Table) -> Bools:
@@ -389,53 +399,9 @@ def _direction_notes(context: Context, copies: Table) -> Iterator[Note]:
             yield context.timed(ns, "{direction}: ", direction=direction)
 
 
-@rule(
-    "interconnect bandwidth",
-    "copies of pinned memory below the interconnect bandwidth",
-    "copies",
-    about=TRANSFERS,
-    show="copies",
-)
-def slow_link(context: Context) -> Iterator[Finding]:
-    """Find copies of pinned memory that are much slower than the interconnect."""
-    pinned = context.copies(are_large_and_pinned)
-    if pinned.empty:
-        raise NotRecordedError("no large copies of pinned memory in the analyzed time")
-    usual, why = usual_rate(context)
-    for direction in _HOST_TRANSFERS:
-        copies = pinned.take(pinned["direction"] == direction)
-        total_ns = int(lengths_of(copies).sum())
-        if not total_ns:
-            continue
-        rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
-        factors = (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
-        saved, least, most = (max(0.0, 1 - rate / (usual * factor)) for factor in factors)
-        claim = context.unclaimed(context.exposed(copies), ClaimKind.LOST, saved, (least, most))
-        share = context.share(claim)
-        if rate >= _MAX_SLOW_RATIO * usual or share * claim.saved_ratio < _MIN_SLOW_RATIO:
-            continue
-        words = "cop(y|ies) of at least {least:bytes}"
-        yield Finding(
-            title=Note.of(
-                f"Slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
-            ),
-            claims=(claim,),
-            kind=Kind.ESTIMATED,
-            model=Note.of("The copies reach {why}. Range: 60–125% of this rate.", why=why),
-            evidence=(
-                counted(context, copies, words, is_of_host=False, least=_MIN_LARGE_BYTES),
-                Note.of("typical rate: {usual:bytes/s} ({why})", usual=usual, why=why),
-                Note.of("{share:ratio} of step time is not overlapped with kernels", share=share),
-            ),
-            action="Check the PCIe link (`nvidia-smi -q -d PCIE`: generation and width), the slot, "
-            "NUMA placement (`numactl`), and other traffic on the same switch.",
-            caveat="GPUs behind one switch share its link.",
-        )
-
-
 def are_large_and_pinned(copies: Table) -> Bools:
     """Return which copies are large, between CPU and GPU, and of pinned memory."""
-    is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
+    is_moved = copies["direction"].isin(HOST_TRANSFERS) & (copies["n_bytes"] >= MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 
 
@@ -447,4 +413,4 @@ def usual_rate(context: Context) -> tuple[float, str]:
     if not known_peaks:
         return _DEFAULT_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
     slowest = min(known_peaks, key=lambda peak: peak.bytes_per_s)
-    return _REACHED_PEAK_RATIO * slowest.bytes_per_s, f"80% of {slowest}"
+    return REACHED_PEAK_RATIO * slowest.bytes_per_s, f"80% of {slowest}"

@@ -110,7 +110,7 @@ def few_blocks(context: Context) -> Iterator[Finding]:
                 threads=int(longest["block_threads"]),
                 sms=int(longest["sm_count"]),
             ),
-            *context.timed_by_kernel(sums),
+            *(context.timed_by_kernel(sums) if len(rows) > 1 else ()),
         ),
         action="Spread the work over the whole GPU: launch several blocks per SM with at least 128 "
         "threads each, or use larger batches. Run serial work on the CPU, or concurrently on a "

@@ -38,7 +38,7 @@ from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import are_waits_of_launching_threads, times_before_forward
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.measures.idle.losses import DRAINED, held_up, idle_ns_by_gap, within
-from traceprof.measures.idle.waits import find_waits
+from traceprof.measures.idle.waits import READS_A_VALUE, find_waits
 from traceprof.measures.rows import are_named, bounds, lengths_of, looked_up, unions_by
 from traceprof.measures.steps.between import UNKNOWN, between_steps
 from traceprof.model.grouping import grouped_by
@@ -74,7 +74,11 @@ def host_sync(context: Context) -> Iterator[Finding]:
     waits = waits.take(starts_within(waits, context.typical))
     kinds, groups = grouped_by(waits, "name", "pattern")
     usual = np.argsort(-groups.counts, kind="stable")[:3]
-    called = [f"{row['name']} ({row['pattern']})" for row in kinds.take(usual).rows()]
+    reads = READS_A_VALUE if context.software.has_pytorch else "a few bytes read back"
+    called = [
+        f"{row['name']} ({reads if row['pattern'] == READS_A_VALUE else row['pattern']})"
+        for row in kinds.take(usual).rows()
+    ]
     host_ranges = Counter(waits["host_range"].tolist())
     del host_ranges[""]
     inside = context.share(context.idle_for("synchronizing"))

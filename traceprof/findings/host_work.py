@@ -90,6 +90,10 @@ def main_work(context: Context, times: Times) -> str:
     for name, ns in zip(names, charged["ns"].tolist(), strict=True):
         sums[_RUNTIME if has_xla and _XLA_NAMES.search(name) else _kind_of(name)] += ns
     kind = next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
+    if not kind:  # operators, and their calls of the driver
+        inside = np.array([_kind_of(name) == OPERATORS for name in charged["operator"]], np.bool_)
+        is_inside = charged["ns"][inside].sum() > _MAIN_RATIO * sums.total()
+        kind = OPERATORS if is_inside else ""
     if kind == OPERATORS and _computing_ns(context, times) > _MAIN_RATIO * sums.total():
         return COMPUTING
     return kind

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.binding import WORKERS, loaders_of
 from traceprof.findings.claims import Claim, Kind, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import recorded_span, sums_by_operator
@@ -54,6 +55,8 @@ def input_bound(context: Context) -> Iterator[Finding]:
     if share < (_MIN_WAITING_RATIO if has_devices else _MIN_HOST_RATIO):
         return
     who = "the GPU is idle" if has_devices else "training waits"
+    is_behind_workers = loaders_of(context) == {WORKERS}
+    loading = "waiting for the DataLoader workers" if is_behind_workers else "data loading"
     yield Finding(
         title=Note.of(
             f"Input-bound: {who} during data loading for {{share:ratio}} of step time", share=share
@@ -62,7 +65,7 @@ def input_bound(context: Context) -> Iterator[Finding]:
         kind=Kind.MEASURED,
         evidence=(
             Note.of(
-                "data loading in the main thread: {share:ratio} of step time ({data:ns} of "
+                f"{loading} in the main thread: {{share:ratio}} of step time ({{data:ns}} of "
                 "{step:ns})",
                 share=host_ratio,
                 data=host_ratio * context.base.unit_ns,

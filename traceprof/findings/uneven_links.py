@@ -1,4 +1,4 @@
-"""A rule on GPUs whose copies to and from CPU memory are slower than those of other GPUs."""
+"""Rules on slow copies between CPU and GPU: slower than the link, or than those of other GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.amounts import TRANSFERS
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.copies import are_large_and_pinned
+from traceprof.findings.copies import (
+    HOST_TRANSFERS,
+    MIN_LARGE_BYTES,
+    REACHED_PEAK_RATIO,
+    are_large_and_pinned,
+    usual_rate,
+)
+from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.rows import lengths_of, rows_by
 from traceprof.model.results import Note
@@ -20,7 +27,8 @@ from traceprof.model.table import Table
 _MIN_SHARE_RATIO: Final = 0.01
 _MIN_COPIES: Final = 3
 _MAX_SLOW_RATIO: Final = 0.75
-_DIRECTIONS: Final = ("h2d", "d2h")
+_MAX_RATE_RATIO: Final = 0.6
+"""Copies below this share of the rate of the link are slow."""
 
 
 @rule(
@@ -35,7 +43,7 @@ def uneven_links(context: Context) -> Iterator[Finding]:
     if len(context.devices) < 2:
         raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
     pinned = context.copies(are_large_and_pinned)
-    by_direction = {way: pinned.take(pinned["direction"] == way) for way in _DIRECTIONS}
+    by_direction = {way: pinned.take(pinned["direction"] == way) for way in HOST_TRANSFERS}
     rates_of = {direction: _rates(copies) for direction, copies in by_direction.items()}
     if max(map(len, rates_of.values())) < 2:
         raise NotRecordedError("no large copies of pinned memory on several GPUs")
@@ -86,3 +94,47 @@ def _rates(copies: Table) -> dict[int, float]:
         for device, rows in rows_by(copies, "device").items()
         if len(rows) >= _MIN_COPIES
     }
+
+
+@rule(
+    "interconnect bandwidth",
+    "copies of pinned memory below the interconnect bandwidth",
+    "copies",
+    about=TRANSFERS,
+    show="copies",
+)
+def slow_link(context: Context) -> Iterator[Finding]:
+    """Find copies of pinned memory that are much slower than the interconnect."""
+    pinned = context.copies(are_large_and_pinned)
+    if pinned.empty:
+        raise NotRecordedError("no large copies of pinned memory in the analyzed time")
+    usual, why = usual_rate(context)
+    for direction in HOST_TRANSFERS:
+        copies = pinned.take(pinned["direction"] == direction)
+        total_ns = int(lengths_of(copies).sum())
+        if not total_ns:
+            continue
+        rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
+        factors = (1, _MAX_RATE_RATIO, 1 / REACHED_PEAK_RATIO)
+        saved, least, most = (max(0.0, 1 - rate / (usual * factor)) for factor in factors)
+        claim = context.unclaimed(context.exposed(copies), ClaimKind.LOST, saved, (least, most))
+        share = context.share(claim)
+        if rate >= _MAX_RATE_RATIO * usual or share * claim.saved_ratio < _MIN_SHARE_RATIO:
+            continue
+        words = "cop(y|ies) of at least {least:bytes}"
+        yield Finding(
+            title=Note.of(
+                f"Slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
+            ),
+            claims=(claim,),
+            kind=Kind.ESTIMATED,
+            model=Note.of("The copies reach {why}. Range: 60–125% of this rate.", why=why),
+            evidence=(
+                counted(context, copies, words, is_of_host=False, least=MIN_LARGE_BYTES),
+                Note.of("typical rate: {usual:bytes/s} ({why})", usual=usual, why=why),
+                Note.of("{share:ratio} of step time is not overlapped with kernels", share=share),
+            ),
+            action="Check the PCIe link (`nvidia-smi -q -d PCIE`: generation and width), the slot, "
+            "NUMA placement (`numactl`), and other traffic on the same switch.",
+            caveat="GPUs behind one switch share its link.",
+        )

@@ -335,10 +335,16 @@ _cuts: Final = weakref.WeakValueDictionary[tuple[int, TimeWindow], Trace]()
 """Cut traces that are still in use, so that their facts are shared."""
 
 
+_OF_DEVICES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "api_calls", "syncs"})
+
+
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
     """Return how to record table ``name`` with the recorder of this trace."""
     is_by_traceprof = _is_by_traceprof(info, recorded)
-    return (RecordedBy.OWN if is_by_traceprof else info.recorded_by).how_to(name)
+    how = (RecordedBy.OWN if is_by_traceprof else info.recorded_by).how_to(name)
+    # PyTorch operators without a CUDA call: they ran on the CPU, or the profiler ignored the GPU.
+    is_on_cpu = "host_ops" in recorded and not {*DEVICE_TABLES, "api_calls"} & set(recorded)
+    return f"{how}, if the program uses a GPU" if is_on_cpu and name in _OF_DEVICES else how
 
 
 def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:

@@ -24,6 +24,8 @@ _MIN_CHANGED_RATIO: Final = 0.05
 """The minimum share of the window of a range whose change is always reported."""
 _SOURCES: Final = ("cpu_op", "xla")
 _MIN_COUNT_FOR_CHANGE: Final = 10
+_MIN_NESTED_FACTOR: Final = 1.01
+"""The sum of the durations exceeds the time by this factor if ranges contain each other."""
 OUTSIDE: Final = "outside of ranges"
 
 
@@ -161,7 +163,10 @@ def _on_range(row: Mapping[str, Any]) -> Note:
     values = {name: row[name] for name in names}
     if row["count"] == 1:
         return Note.of("Range {name}: once, {total_ns:ns}", **values)
-    text = "Range {name}: {count:count} times, {total_ns:ns} in total, mean {mean_ns:ns}"
+    is_nested = row["count"] * row["mean_ns"] > _MIN_NESTED_FACTOR * row["total_ns"]
+    nested = " (nested)" if is_nested else ""
+    text = f"Range {{name}}: {{count:count}} times{nested}, {{total_ns:ns}} in total, "
+    text += "mean {mean_ns:ns}"
     text += " ({min_ns:ns}–{max_ns:ns})" if row["max_ns"] > row["min_ns"] else ""
     if not np.isnan(row["change_at_ns"]):
         values |= {name: row[name] for name in ("before_ns", "after_ns")}

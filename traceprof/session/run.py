@@ -39,6 +39,9 @@ _CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
 """The tables of which a reader can read only the rows in a window; others are read whole."""
 _STEPS: Final = frozenset({"ranges"})
 """The tables that contain marked steps."""
+_OPERATORS: Final = frozenset({"host_ops"})
+_OF_GPU: Final = frozenset({*DEVICE_TABLES, "api_calls"})
+"""Without these tables, `_OPERATORS` can contain the steps."""
 _READ_WITH_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
 """The tables whose rows are read with the ranges, or derived from them."""
 _TABLES_BY_WORD: Final[Mapping[str, frozenset[str]]] = {
@@ -105,6 +108,9 @@ class _Source:
                 self.ranks, self.notes = open_ranks(self.paths, self.opening, tables)
             self.tables |= tables
             self.windows = {}
+            recorded = self.ranks.recorded
+            if recorded - self.tables >= _OPERATORS and recorded.isdisjoint(_OF_GPU):
+                return self.whole(tables | _OPERATORS)
         return self.ranks
 
     def selection(self, text: str | None) -> Selection:

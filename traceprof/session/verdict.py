@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.measures import shown_by
 from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
-from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
+from traceprof.measures.steps.costs import GARBAGE, WARMUP, notes_on_occasions
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
@@ -130,7 +130,11 @@ def make_verdict(
     recorded_parts = parts_of(results)
     parts = recorded_parts if is_known else {}
     where = _where_time_is_spent(results, parts, n_gpus) if is_known or not recorded_parts else ()
-    periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
+    outside = _costs_outside(one_off, occasions)
+    if findings is not None and "warmup" in findings.table["rule"].tolist():
+        # The finding has the cost: the excess over usual steps, with compilation.
+        outside = (note for note in outside if note.values["kind"] != WARMUP)
+    periodic, once = _split_repeated(occasions, [*outside])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
     bottleneck = bound_by(results, parts)
@@ -355,6 +359,19 @@ _STEPS: Final = "steps"
 """The events of subjects that need no GPU activity."""
 
 
+_SINGULAR: Final = {
+    **{f"{noun}s": noun for noun in ("kernel", "memset", "step", "collective")},
+    "copies": "copy",
+    "launches": "launch",
+    "and": "or",
+}
+
+
+def _singular(nouns: str) -> str:
+    """Return the nouns of events for one event: "kernel or copy" for "kernels and copies"."""
+    return " ".join(_SINGULAR.get(word, word) for word in nouns.split(" "))
+
+
 def _on_checks(fine: Table) -> Iterator[Note]:
     """Yield a note on the events that rules saw, then one for each subject without a problem.
 
@@ -371,7 +388,8 @@ def _on_checks(fine: Table) -> Iterator[Note]:
     seen = whole if WORK_NOUN in seen else seen
     words = ", ".join(f"{{n{i}:count}} {{seen{i}}}" for i in range(len(seen)))
     values = {f"n{i}": int(n) for i, n in enumerate(seen.values())}
-    yield Note.of(words, **values, **{f"seen{i}": noun for i, noun in enumerate(seen)})
+    nouns = [_singular(noun) if n == 1 else noun for noun, n in seen.items()]
+    yield Note.of(words, **values, **{f"seen{i}": noun for i, noun in enumerate(nouns)})
     for row in fine.rows():
         share = row["share_ratio"] or 0.0
         text = "{subject} {share:ratio}" if share >= LEAST_SHARE else "{subject}"

@@ -12,10 +12,12 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated, built_in_hardware
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
+from traceprof.session.selection import select
 from traceprof.session.shares import on_peak
 
 HALF = "c10::BFloat16"
@@ -98,6 +100,18 @@ def test_a_step_of_11_6_ms_is_at_22_to_25_percent_by_what_is_counted() -> None:
     page = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text("utf-8")
     assert "24.8% of 989.4 TFLOP/s by all parameters" in " ".join(page.split())
     assert "21.9% without the embeddings" in " ".join(page.split())
+
+
+def test_an_iteration_of_a_kernel_pattern_has_its_own_flops() -> None:
+    builder = _Step().device(0, name=H100)
+    for _ in range(12):
+        for kernel in ("gemm_a", "gemm_b", "gemm_c"):
+            builder.op("aten::mm", [[64, 64], [64, 64]], kernel=kernel)
+    ranks = Ranks.of(builder.build())
+    loop = ranks.within(select(ranks, None).window)
+    (row,) = run("mfu", loop).table.rows()
+    assert row["step_ns"] == 3_000
+    assert row["model_flop"] == pytest.approx(3 * 2 * 64**3)
 
 
 def test_what_the_user_says_comes_first() -> None:

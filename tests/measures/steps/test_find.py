@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +16,8 @@ from traceprof.measures.steps.find import (
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
+from traceprof.session.options import Opening
+from traceprof.session.run import open_run
 
 COLUMNS = ("process", "step", "start_ns", "end_ns")
 
@@ -348,3 +353,33 @@ def test_one_forward_pass_is_no_loop() -> None:
 def test_a_program_that_trains_has_no_rounds() -> None:
     builder = forward_only(domain_phase=True).phase("backward", 500, 600)
     assert "forward passes" not in find_steps(builder.build()).source
+
+
+def on_the_cpu(n_passes: int, n_forward: int) -> dict[str, object]:
+    """Return a Kineto trace of passes of 100 µs: operators of a forward pass, then a backward."""
+    events = []
+    for number in range(n_passes):
+        names = [f"aten::op{place}" for place in range(n_forward)]
+        names += ["autograd::engine::evaluate_function: AddmmBackward0"] * 2
+        for place, name in enumerate(names):
+            begin = 100 * number + 10 * place
+            place_of = {"ph": "X", "cat": "cpu_op", "pid": 7, "tid": 7}
+            events.append({"name": name, "ts": begin, "dur": 9, "args": {}, **place_of})
+            if "autograd" in name:
+                events.append(
+                    {"name": "aten::mm", "ts": begin + 1, "dur": 5, "args": {}, **place_of}
+                )
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+@pytest.mark.parametrize(("n_forward", "n_steps"), [(4, 5), (2, 0)])
+def test_backward_passes_are_steps_of_programs_on_the_cpu(
+    tmp_path: Path, n_forward: int, n_steps: int
+) -> None:
+    """The steps are between the ends of six passes; two operators may be hooks of a backward."""
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(on_the_cpu(6, n_forward)), "utf-8")
+    steps = open_run([path], Opening(is_cached=False)).result("steps")
+    assert steps.table["duration_ns"].tolist() == [100_000] * n_steps
+    if n_steps:
+        assert steps.scalars["source"] == "backward passes (no PyTorch optimizer found)"

@@ -50,6 +50,15 @@ def test_a_row_has_the_host_and_the_device_side_of_a_step() -> None:
     assert (rows[0]["duration_ns"], rows[0]["kind"]) == (80, "cut by an edge")
 
 
+def test_cpu_work_after_the_last_step_makes_no_slow_step() -> None:
+    """No next step shows whether the CPU work at the end is part of the step."""
+    for tail, compute, kind in ((400, 80, "cut by an edge"), (400, 480, "slow"), (0, 80, "usual")):
+        builder = loop([100] * 8)
+        builder.step(800, 800 + compute + tail, 8)
+        builder.kernel("gemm", 800, 800 + compute, launched_ns=(800, 801))
+        assert kinds(builder)[1:] == [*["usual"] * 7, kind]
+
+
 def test_a_long_step_is_slow_and_a_short_one_is_usual_and_fast() -> None:
     lengths = [100] * 4 + [300] + [100] * 4 + [30] + [100] * 4
     ledger = ledger_of(loop(lengths))

@@ -69,6 +69,24 @@ def test_a_gap_at_the_same_place_in_each_launch_of_a_graph_is_not_idle_time() ->
     assert not has_verdict_on_idle(builder.build())
 
 
+@pytest.mark.parametrize("gap_ns", [2 * MS, 0])
+def test_graphs_without_node_numbers_have_places(gap_ns: int) -> None:
+    """A profiler that loses most kernels of a graph records few kernels, far from each other."""
+    builder = TraceBuilder()
+    for number in range(12):
+        at, key = number * 20 * MS, 1000 + number
+        builder.step(at, at + 10 * MS, number)
+        builder.api_call("cudaGraphLaunch", at, at + 20 * US, correlation=key)
+        now = at + 50 * US
+        for name in ("memset", "gemm", "memset", "copy"):
+            builder.kernel(name, now, now + 3 * US, correlation=key)
+            now += 3 * US + gap_ns
+    found = missing(builder)
+    assert len(found) == (gap_ns > 0)
+    assert all(text.startswith("72.0") and "inside running CUDA graphs" in text for text in found)
+    assert has_verdict_on_idle(builder.build()) == (not gap_ns)
+
+
 @pytest.mark.parametrize(
     "builder",
     [

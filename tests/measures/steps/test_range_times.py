@@ -46,6 +46,9 @@ def test_recursion_counts_once() -> None:
     trace = TraceBuilder().range("walk", 0, 100).range("walk", 10, 60).build()
     (walk,) = rows(run("range-times", trace))
     assert (walk.count, walk.self_ns, walk.total_ns, walk.max_ns) == (2, 100, 100, 100)
+    assert page_of(trace).made_of == (
+        "Range walk: 2 times (nested), 100 ns in total, mean 75 ns (50–100 ns)",
+    )
 
 
 @pytest.mark.parametrize(("before", "after", "sign"), [(400, 600, "+50.0%"), (600, 450, "−25.0%")])

@@ -190,6 +190,8 @@ _DATA_LOSS: Final = re.compile(
     r"|clock|timestamp|graph",
     re.IGNORECASE,
 )
+_OLD: Final = re.compile("not supported by this build")
+"""Explains that no kernels were recorded; otherwise nsys recorded them anyway."""
 _CPU_SAMPLING: Final = re.compile(r"\bCPU\b|perf event|event source Perf|backtrace", re.IGNORECASE)
 
 
@@ -201,6 +203,7 @@ def read_diagnostics(database: Database) -> list[str]:
     """
     if not {"severity", "text"} <= database.columns("DIAGNOSTIC_EVENT"):
         return []
+    has_kernels = schema.KERNELS in database.tables
     rows = database.rows(
         f"SELECT severity, text FROM DIAGNOSTIC_EVENT WHERE severity IN ({_WARNING}, {_ERROR})"
     )
@@ -209,7 +212,9 @@ def read_diagnostics(database: Database) -> list[str]:
         for severity, text in ((severity, str(text)) for severity, text in rows)
         if text.strip()
         and not _CPU_SAMPLING.search(text)
-        and (severity == _ERROR or _DATA_LOSS.search(text))
+        and (
+            severity == _ERROR or _DATA_LOSS.search(text) or (not has_kernels and _OLD.search(text))
+        )
     )
     warnings = [
         f"nsys: {text}" + (f" ({count} times)" if count > 1 else "")

@@ -125,7 +125,7 @@ def _flop_of_window(trace: Trace) -> dict[str, float]:
 def _counted_flop(ranks: Ranks) -> dict[str, float]:
     """Return the sums of the mean step of all ranks together, from the input sizes of operators.
 
-    The sums are those of the window if no steps are known.
+    Without steps, the sums are those of the window, or its share of one detected iteration.
     """
     sums = dict.fromkeys(_SUMMED, 0.0)
     if named_usual_steps(ranks).any():
@@ -136,7 +136,8 @@ def _counted_flop(ranks: Ranks) -> dict[str, float]:
         return sums
     for totals in ranks.each(_flop_of_window):
         sums = {name: sums[name] + totals[name] for name in _SUMMED}
-    return sums
+    unit_ratio = base_of(ranks).unit_ns / max(1, ranks.span.duration_ns)
+    return {name: value * unit_ratio for name, value in sums.items()}
 
 
 def counted_by_torch(ranks: Ranks) -> Table:

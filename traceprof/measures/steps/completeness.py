@@ -20,9 +20,15 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, count_within, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.thin import LAUNCHING, are_thin, recorded_host_times
+from traceprof.measures.steps.thin import (
+    LAUNCHING,
+    LAUNCHING_GRAPHS,
+    are_thin,
+    gaps_in_graphs,
+    recorded_host_times,
+)
 from traceprof.model.grouping import is_in, pieces_of, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed
@@ -35,7 +41,7 @@ from traceprof.names.ranges import PHASES, are_matched, phases_of_ranges
 KINDS: Final = ("kernel", "graph", "copy", "memset")
 _PATTERNS: Final = (
     re.compile(r"^(cuda|cu|hip)(Ext|Module|ExtModule)?Launch(?!Host)"),
-    re.compile(r"^(cuda|cu|hip)GraphLaunch"),
+    LAUNCHING_GRAPHS,
     re.compile(r"^(cuda|cu|hip)Memcpy"),
     re.compile(r"^(cuda|cu|hip)Memset"),
 )
@@ -91,6 +97,7 @@ def completeness(trace: Trace) -> Completeness:
     may_lack_calls = (
         (whole.kernels["graph_node"] != ABSENT).any()
         or (launches_of(whole, "kernels").call < 0).any()
+        or are_named(whole.api_calls["name"], LAUNCHING_GRAPHS).any()
         or (whole.ranges["start_ns"] > last_ns).sum() >= _MIN_LOST_COUNT
         or not len(whole.copies)
     )
@@ -120,7 +127,7 @@ def _find_signs(trace: Trace, last_ns: int) -> dict[str, int]:
         return {}
     found = {
         "kernels": len(kernels),
-        "graph_gap_ns": _gaps_in_graphs(trace),
+        "graph_gap_ns": gaps_in_graphs(trace),
         "device_ns": trace.span.duration_ns * len(places_of(kernels["device"])[1]),
         **dict.fromkeys(("unlaunched", "late_ranges", "without_copies"), 0),
     }
@@ -165,44 +172,6 @@ def _count_late_ranges(trace: Trace, is_late: Bools) -> int:
             early = of_name[~late[of_name]]
             if len(early) >= _MIN_LOST_COUNT and (counts[early] > 0).all():
                 found += int(late[of_name].sum())
-    return found
-
-
-_MIN_GRAPH_LAUNCHES: Final = 3
-_MIN_SAME_PLACE_RATIO: Final = 0.8
-_MIN_GRAPH_GAP_NS: Final = 20_000
-_MIN_GAP_FACTOR: Final = 10
-"""A gap in a graph is long if it exceeds this multiple of the median gap of the graph."""
-
-
-def _gaps_in_graphs(trace: Trace) -> int:
-    """Return the length of long gaps at the same place in at least 80% of the launches of a graph.
-
-    The host takes no part in a running graph, so such a gap contains work that was not recorded, or
-    the graph waits for a host function or another stream.
-    """
-    columns = ("process", "device", "correlation", "start_ns", "end_ns", "graph_node")
-    work = Table.stacked([trace.table(name).select(*columns) for name in DEVICE_TABLES])
-    work = work.take((work["graph_node"] != ABSENT) & (work["correlation"] != ABSENT))
-    work = work.in_order("process", "device", "correlation", "start_ns")
-    starts, ends = bounds(work)
-    is_first = are_first(work["process"], work["device"], work["correlation"])
-    launch = np.cumsum(is_first) - 1
-    # Streams of a graph overlap: all earlier work of the launch counts.
-    of_launches = np.split(ends, np.flatnonzero(is_first)[1:])
-    reach = np.concatenate([np.maximum.accumulate(of_launch) for of_launch in of_launches])
-    gaps = np.where(is_first[1:], 0, np.maximum(starts[1:] - reach[:-1], 0))
-    if is_first.all():
-        return 0
-    long_ns = max(_MIN_GRAPH_GAP_NS, _MIN_GAP_FACTOR * float(np.median(gaps[~is_first[1:]])))
-    found = 0
-    later = np.flatnonzero(~is_first)
-    for rows in rows_by_value(work["graph_node"][later]).values():
-        of_node = later[rows]
-        at_long = of_node[gaps[of_node - 1] > long_ns]
-        n, n_long = len(np.unique(launch[of_node])), len(np.unique(launch[at_long]))
-        if n_long >= max(_MIN_GRAPH_LAUNCHES, _MIN_SAME_PLACE_RATIO * n):
-            found += int(gaps[at_long - 1].sum())
     return found
 
 

@@ -35,7 +35,7 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_launched_by_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
-from traceprof.measures.steps.from_passes import FORWARD_PASSES, steps_of_passes
+from traceprof.measures.steps.from_passes import FORWARD_PASSES, steps_of_backward, steps_of_passes
 from traceprof.measures.steps.from_phases import BACKWARD, RECORDED_PHASES, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
     NAMED_STEP,
@@ -347,6 +347,9 @@ def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list
     rounds = measure_each(traces, steps_of_passes)
     if any(map(len, rounds)):
         return _with_warmup(traces, rounds, FORWARD_PASSES, 1.0, n_warmup)
+    passes = measure_each(traces, steps_of_backward)
+    if any(map(len, passes)):
+        return _with_warmup(traces, passes, _BACKWARD_PASSES, 1.0, n_warmup)
     return [_no_steps() for _ in traces]
 
 
@@ -414,6 +417,7 @@ class _Source(NamedTuple):
     steps_of: Callable[[Table], Table | tuple[Table, str]]
 
 
+_BACKWARD_PASSES: Final = "backward passes (no PyTorch optimizer found)"
 _SOURCES: Final = (
     _Source(
         "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
@@ -433,7 +437,7 @@ _SOURCES: Final = (
         partial(steps_between_ends, pattern=_OPTIMIZER_STEP, words=["Optimizer.step"]),
     ),
     _Source(
-        "backward passes (no PyTorch optimizer found)",
+        _BACKWARD_PASSES,
         True,
         partial(steps_of_phases, closing=BACKWARD),
     ),

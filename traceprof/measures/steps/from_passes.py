@@ -1,4 +1,8 @@
-"""Builds the rounds of programs that do not train: from one batch, pass, or request to the next."""
+"""Builds steps from passes of the model, for programs without markers of steps.
+
+These are the rounds of programs that do not train, from one batch, pass, or request to the next;
+and the backward passes of programs that train on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.host.phases import phases_of_all_ranges
-from traceprof.measures.rows import ints
-from traceprof.model.grouping import rows_by_value
+from traceprof.measures.host.states import is_cpu_only_trace
+from traceprof.measures.host.threads import autograd_rows
+from traceprof.measures.rows import bounds, ints, rows_by
+from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.table import Table
-from traceprof.model.timing import STEP_COLUMNS, TRACEPROF_DOMAIN, empty_steps
+from traceprof.model.timing import STEP_COLUMNS, TRACEPROF_DOMAIN, empty_steps, steps_between
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
 
@@ -23,6 +29,8 @@ _PASSES: Final = tuple(map(PHASES.index, ("generation", "forward", "eval")))
 passes."""
 _TRAINING_PHASES: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
 _MIN_ROUNDS: Final = 2
+_MIN_OTHERS: Final = 3
+"""Minimum number of operators of a forward pass: fewer may be part of a backward pass (hooks)."""
 _PASS: Final = -1
 
 
@@ -85,4 +93,29 @@ def steps_of_passes(trace: Trace) -> Table:
         if len(rows) >= _MIN_ROUNDS:
             numbered = {"step": np.arange(len(rows)), "declared_warmup": False}
             tables.append(rounds.take(rows).assign(**numbered).select(*STEP_COLUMNS))
+    return Table.stacked(tables)
+
+
+def steps_of_backward(trace: Trace) -> Table:
+    """Return the steps between the ends of backward passes, for programs that run on the CPU only.
+
+    Operators outside of autograd, of the next forward pass, separate two backward passes.
+    """
+    tables, ops = [empty_steps()], trace.host_ops
+    if not is_cpu_only_trace(trace):
+        return tables[0]
+    starts, ends = bounds(ops)
+    is_outer = np.zeros(len(ops), np.bool_)
+    for rows in rows_by_values(ops["process"], ops["thread"]).values():
+        is_outer[rows] = starts[rows] >= np.maximum.accumulate(np.append(0, ends[rows][:-1]))
+    is_backward = autograd_rows(ops["name"])
+    for process, rows in rows_by(ops, "process").items():
+        outer = rows[is_outer[rows]]
+        outer = outer[np.argsort(starts[outer], kind="stable")]
+        others = np.cumsum(~is_backward[outer])
+        at = np.flatnonzero(is_backward[outer])
+        is_last = np.append(np.diff(others[at]) >= _MIN_OTHERS, True)
+        if len(at) and is_last.sum() > _MIN_ROUNDS:
+            thread = int(ops["thread"][outer[0]])
+            tables.append(steps_between(process, thread, ends[outer[at[is_last]]]))
     return Table.stacked(tables)

@@ -38,7 +38,8 @@ CUT: Final = "cut by an edge"
 INCOMPLETE: Final = "incomplete"
 """Kinds of steps, in addition to `traceprof.measures.steps.costs.OCCASIONS`.
 
-cut by an edge: the first or last step of the recording, of which a part was not recorded.
+cut by an edge: the first or last step of the recording, of which a part was not recorded; or a last
+step that only seems slow, because no next step shows whether its last CPU work is part of it.
 incomplete: GPU work that the step launched is missing from the recording.
 """
 _MAX_CUT_RATIO: Final = 0.95
@@ -91,10 +92,13 @@ def step_ledger(ranks: Ranks) -> Table:
     is_cut = table["is_edge"] & (_are_cut(table, comparable) | (outliers < 0)) & (not is_pattern)
     # If the edge cuts a step on one rank, the same step is also unusable on the other ranks.
     kind[table["is_edge"] & is_in(table["step"], table["step"][is_cut])] = CUT
+    usual_ns = table["duration_ns"][kind == USUAL].max(initial=0)
+    without_tail_ns = table["duration_ns"] - table["tail_ns"]
+    kind[(kind == SLOW) & (table["tail_ns"] > 0) & (without_tail_ns <= usual_ns)] = CUT
     kind[causes != ""] = causes[causes != ""]
     kind[~table["is_whole"]] = INCOMPLETE
     kind[table["is_warmup"]] = WARMUP
-    return table.without("is_edge", "is_whole", "is_warmup").assign(
+    return table.without("is_edge", "is_whole", "is_warmup", "tail_ns").assign(
         kind=kind, is_fast=(outliers < 0) & (kind == USUAL)
     )
 
@@ -124,6 +128,7 @@ def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
     is_unprofiled = np.zeros(len(table), np.bool_)
     for disturbance in disturbances(trace).values() if not is_pattern else ():
         is_unprofiled[disturbance.rows] = True
+    is_edge, tail_ns = _edges(trace, table)
     names = ("process", "step", "start_ns", "next_ns", "device_start_ns", "device_end_ns")
     return table.select(*names, "end_ns", "on_device", "is_warmup").assign(
         period_ns=steps.periods_ns,
@@ -133,7 +138,8 @@ def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
         is_unprofiled=is_unprofiled,
         samples_count=samples_in_steps(trace, table),
         is_whole=whole,
-        is_edge=_are_edges(table),
+        is_edge=is_edge,
+        tail_ns=tail_ns,
         **{f"{_OCCASION}{k}": t for k, t in occasions_in(trace, launching_spans(table)).items()},
     )
 
@@ -166,17 +172,23 @@ def are_timed(steps: Table) -> Bools:
     return np.asarray(known | (np.bincount(process, known) == 0)[process], np.bool_)
 
 
-def _are_edges(steps: Table) -> Bools:
-    """Return which steps the beginning or end of the recording may cut.
+def _edges(trace: Trace, steps: Table) -> tuple[Bools, Ints]:
+    """Return which steps the recording may cut, and the CPU time after the GPU work of last steps.
 
     On devices, this is the first step of a process. On the host, it is the last step, because no
-    next step begins.
+    next step begins. The CPU time is 0 for other steps.
     """
-    found = np.zeros(len(steps), np.bool_)
-    for rows in rows_by(steps, "process").values():
-        found[rows[0]] = steps["on_device"][rows[0]]
-        found[rows[-1]] |= not steps["on_device"][rows[-1]]
-    return found
+    found, tail_ns = np.zeros(len(steps), np.bool_), np.zeros(len(steps), np.int64)
+    work = Table.stacked([trace.table(name).select("process", "end_ns") for name in DEVICE_TABLES])
+    rows_of = rows_by(work, "process")
+    for process, rows in rows_by(steps, "process").items():
+        first, last = rows[0], rows[-1]
+        found[first] = steps["on_device"][first]
+        found[last] |= not steps["on_device"][last]
+        if steps["on_device"][last] and process in rows_of:
+            last_ns = work["end_ns"][rows_of[process]].max()
+            tail_ns[last] = max(0, steps["device_end_ns"][last] - last_ns)
+    return found, tail_ns
 
 
 def _are_cut(ledger: Table, process: Ints) -> Bools:

@@ -4,7 +4,7 @@ Steps may legitimately differ in their number of kernels. A step is suspicious i
 same work for the same time: a range of the same name takes as long as in the other steps but
 launches at most half as much, the devices did less, and every kernel of the step also occurs in the
 other steps. First and last steps, warm-up steps, and steps whose host work no range shows are not
-evaluated.
+evaluated. In the same way, `gaps_in_graphs` finds graphs that lack kernels in nearly every launch.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from traceprof.measures.rows import (
     Bools,
     Floats,
     Ints,
+    are_first,
     are_named,
     bounds,
     count_within,
@@ -31,14 +32,16 @@ from traceprof.measures.rows import (
     span_at,
 )
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 LAUNCHING: Final = re.compile(r"^(cuda|cu|hip)((Ext|Module|ExtModule)?Launch(?!Host)|GraphLaunch)")
 """Names of calls that launch kernels or graphs."""
+LAUNCHING_GRAPHS: Final = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _MIN_STEPS: Final = 3
 _MIN_STEP_LAUNCHES: Final = 20
 """The number of launches of smaller steps is not significant."""
@@ -49,6 +52,13 @@ _MAX_BUSY_RATIO: Final = 0.8
 _MAX_RANGE_LAUNCHES_RATIO: Final = 0.5
 _MIN_RANGE_LAUNCHES: Final = 8
 _MIN_KNOWN_KERNELS_RATIO: Final = 0.98
+_MIN_GRAPH_LAUNCHES: Final = 3
+_MIN_SAME_PLACE_RATIO: Final = 0.8
+_MIN_GRAPH_GAP_NS: Final = 20_000
+_MIN_GAP_FACTOR: Final = 10
+"""A gap in a graph is long if it exceeds this multiple of the median gap of all graphs."""
+_MAX_GRAPH_GAP_NS: Final = 100_000
+"""Longer gaps are long even if the median gap is, because most kernels of the graph are missing."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
@@ -189,3 +199,59 @@ def _as_long_on_the_host(
 def _usual(values: Floats | Ints) -> float:
     """Return the median."""
     return float(np.median(values))
+
+
+def gaps_in_graphs(trace: Trace) -> int:
+    """Return the length of long gaps at the same place in at least 80% of the launches of a graph.
+
+    The host takes no part in a running graph, so such a gap contains work that was not recorded, or
+    the graph waits for a host function or another stream.
+    """
+    work = _work_of_graphs(trace)
+    starts, ends = bounds(work)
+    is_first = work["is_first"]
+    launch = np.cumsum(is_first) - 1
+    # Streams of a graph overlap: all earlier work of the launch counts.
+    of_launches = np.split(ends, np.flatnonzero(is_first)[1:])
+    reach = np.concatenate([np.maximum.accumulate(of_launch) for of_launch in of_launches])
+    gaps = np.where(is_first[1:], 0, np.maximum(starts[1:] - reach[:-1], 0))
+    if is_first.all():
+        return 0
+    usual_ns = _MIN_GAP_FACTOR * float(np.median(gaps[~is_first[1:]]))
+    long_ns = max(_MIN_GRAPH_GAP_NS, min(usual_ns, _MAX_GRAPH_GAP_NS))
+    found = 0
+    later = np.flatnonzero(~is_first)
+    for rows in rows_by_value(work["graph_node"][later]).values():
+        of_node = later[rows]
+        at_long = of_node[gaps[of_node - 1] > long_ns]
+        n, n_long = len(np.unique(launch[of_node])), len(np.unique(launch[at_long]))
+        if n_long >= max(_MIN_GRAPH_LAUNCHES, _MIN_SAME_PLACE_RATIO * n):
+            found += int(gaps[at_long - 1].sum())
+    return found
+
+
+def _work_of_graphs(trace: Trace) -> Table:
+    """Return the work of graphs in the order of launches and time.
+
+    Columns: process, device, correlation, start_ns, end_ns, is_first (of its launch), graph_node.
+    If the profiler recorded no nodes, a negative number identifies the same place in launches with
+    the same work.
+    """
+    columns = ("process", "device", "correlation", "start_ns", "end_ns", "graph_node")
+    called = np.append(are_named(trace.whole.api_calls["name"], LAUNCHING_GRAPHS), False)
+    parts = []
+    for name in DEVICE_TABLES:
+        table = trace.table(name)
+        is_graph = (table["graph_node"] != ABSENT) | called[launches_of(trace, name).call]
+        kind = groups_of(table["name" if name == "kernels" else "direction"]).number
+        work = table.select(*columns).assign(kind=kind + 1)
+        parts.append(work.take(is_graph & (table["correlation"] != ABSENT)))
+    work = Table.stacked(parts).in_order("process", "device", "correlation", "start_ns")
+    is_first = are_first(work["process"], work["device"], work["correlation"])
+    launch = np.cumsum(is_first) - 1
+    place = np.arange(len(work)) - np.flatnonzero(is_first)[launch]
+    alike = np.bincount(launch, (place + 1) * work["kind"])[launch]
+    node = np.where(
+        work["graph_node"] == ABSENT, -2 - groups_of(place, alike).number, work["graph_node"]
+    )
+    return work.without("kind").assign(is_first=is_first, graph_node=node)
