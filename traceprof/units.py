@@ -60,10 +60,11 @@ def format_duration(ns: float | None, digits: int = TABLE_DIGITS) -> str:
         return "–"
     if abs(ns) < NS_PER_US - 0.5:
         return f"{round(ns)} ns"
-    for divisor, unit in ((NS_PER_US, "µs"), (NS_PER_MS, "ms")):
-        if _is_below_thousand(ns / divisor, digits):
-            return f"{_digits(ns / divisor, digits)} {unit}"
-    return f"{_digits(ns / NS_PER_S, digits)} s"
+    for divisor, unit in ((NS_PER_US, "µs"), (NS_PER_MS, "ms"), (NS_PER_S, "s")):
+        text = f"{_digits(ns / divisor, digits)} {unit}"
+        if "," not in text:  # 999.96 ms is printed as 1.000 s
+            break
+    return text
 
 
 def sentence_duration(ns: float | None) -> str:
@@ -97,10 +98,10 @@ def format_bytes(n_bytes: float | None, digits: int = TABLE_DIGITS) -> str:
     if abs(n_bytes) < 999.5:
         return f"{n_bytes:.0f} B"
     for exponent, unit in ((3, "kB"), (6, "MB"), (9, "GB"), (12, "TB")):
-        value = n_bytes / 10**exponent
-        if _is_below_thousand(value, digits) or exponent == 12:
-            return f"{_digits(value, digits)} {unit}"
-    raise AssertionError
+        text = f"{_digits(n_bytes / 10**exponent, digits)} {unit}"
+        if "," not in text:
+            break
+    return text
 
 
 def format_rate(bytes_per_s: float | None, digits: int = TABLE_DIGITS) -> str:
@@ -118,7 +119,7 @@ def format_flop(flop: float | None, digits: int = TABLE_DIGITS) -> str:
     if flop is None or math.isnan(flop):
         return "–"
     place = 0
-    while not _is_below_thousand(flop, digits) and place < len(_FLOP_PREFIXES) - 1:
+    while "," in _digits(flop, digits) and place < len(_FLOP_PREFIXES) - 1:
         flop, place = flop / 1000, place + 1
     return f"{_digits(flop, digits) if place else round(flop)} {_FLOP_PREFIXES[place]}FLOP"
 
@@ -162,11 +163,6 @@ def format_per_s(per_s: float | None, digits: int = TABLE_DIGITS) -> str:
 def format_factor(factor: float | None) -> str:
     """Return a factor ("1.85×")."""
     return "–" if factor is None or math.isnan(factor) else f"{factor:.2f}×"
-
-
-def _is_below_thousand(value: float, digits: int) -> bool:
-    """Return whether ``value`` is below 1,000 as printed. 999.96 ms is printed as 1.000 s."""
-    return abs(value) < 1_000 - 0.5 * 10.0 ** (3 - digits)
 
 
 def _digits(value: float, digits: int) -> str:

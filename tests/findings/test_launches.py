@@ -5,6 +5,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.findings.found import Found, findings_of
 from tests.training import US
+from traceprof.measures.idle.gaps import find_gaps
 
 SLOW = "Slow launch calls leave the GPU idle"
 MANY = "Launch-bound: the GPU is idle between kernel launches"
@@ -58,8 +59,10 @@ def test_idle_periods_are_counted() -> None:
         at = 65 * US * i
         # The next call begins during the kernel: no call finds an idle GPU at its start.
         builder.kernel("k", at + 55 * US, at + 75 * US, launched_ns=(at, at + 55 * US))
-    (found,) = [own for own in findings_of(builder.build()) if own.rule == "launch_bound"]
+    trace = builder.build()
+    (found,) = [own for own in findings_of(trace) if own.rule == "launch_bound"]
     assert found.evidence[2] == "1 idle period per iteration (mean 45.0 µs)"
+    assert len(find_gaps(trace)) == 101  # and the time before the first kernel
 
 
 @pytest.mark.parametrize(

@@ -429,10 +429,7 @@ def _point(cells: Mapping[str, float], clock: Any, *, starts_at_0: bool) -> tupl
 def _scale_of_column(
     name: str, meaning: str | None, table: StepTable
 ) -> tuple[str, float, str, str]:
-    """Return metric, factor, scope, and span of a column.
-
-    Span "" selects the default of the table kind.
-    """
+    """Return metric, factor, scope, and span of a column; span "" is that of the table kind."""
     if meaning is None:
         rate = find_rate(name)
         if rate is not None:

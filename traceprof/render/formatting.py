@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -47,43 +47,49 @@ class UnitStyle:
     """How values of a unit are shown.
 
     Attributes:
-        write: formats a known value.
-        in_sentence: formats it with fewer digits for a sentence. None: as ``write`` does.
+        write: formats a known value; that of a measured unit also takes the number of digits.
         suffix: the end of the names of columns with this unit. A heading leaves it out.
         mark: the end of the heading.
         is_number: align the values to the right.
         has_bar: draw a bar behind the number (for shares).
     """
 
-    write: Callable[[Any], str]
+    write: Callable[..., str]
     suffix: str = ""
     mark: str = ""
     is_number: bool = True
     has_bar: bool = False
-    in_sentence: Callable[[Any], str] | None = None
-
-
-def _measured(write: Callable[..., str], suffix: str = "") -> UnitStyle:
-    """Return the style of a measured quantity."""
-    return UnitStyle(write, suffix, in_sentence=partial(write, digits=SENTENCE_DIGITS))
 
 
 STYLES: Final[Mapping[Unit, UnitStyle]] = {
-    Unit.NS: _measured(format_duration, "_ns"),
+    Unit.NS: UnitStyle(format_duration, "_ns"),
     Unit.AT_NS: UnitStyle(format_duration, "_ns"),
-    Unit.BYTES: _measured(format_bytes, "_bytes"),
-    Unit.BYTES_PER_S: _measured(format_rate, "_bytes_per_s"),
-    Unit.FLOP: _measured(format_flop, "_flop"),
-    Unit.FLOP_PER_S: _measured(format_flop_rate, "_flop_per_s"),
-    Unit.PER_S: _measured(format_per_s, "_per_s"),
+    Unit.BYTES: UnitStyle(format_bytes, "_bytes"),
+    Unit.BYTES_PER_S: UnitStyle(format_rate, "_bytes_per_s"),
+    Unit.FLOP: UnitStyle(format_flop, "_flop"),
+    Unit.FLOP_PER_S: UnitStyle(format_flop_rate, "_flop_per_s"),
+    Unit.PER_S: UnitStyle(format_per_s, "_per_s"),
     Unit.RATIO: UnitStyle(format_ratio, "_ratio", " %", has_bar=True),
     Unit.FACTOR: UnitStyle(format_factor),
-    Unit.COUNT: _measured(format_count),
-    Unit.NUMBER: _measured(format_number),
+    Unit.COUNT: UnitStyle(format_count),
+    Unit.NUMBER: UnitStyle(format_number),
     Unit.TEXT: UnitStyle(_text, is_number=False),
     Unit.FLAG: UnitStyle(lambda value: "yes" if value else "", is_number=False),
 }
 """The style of every unit."""
+_MEASURED: Final = frozenset(
+    [
+        Unit.NS,
+        Unit.BYTES,
+        Unit.BYTES_PER_S,
+        Unit.FLOP,
+        Unit.FLOP_PER_S,
+        Unit.PER_S,
+        Unit.COUNT,
+        Unit.NUMBER,
+    ]
+)
+"""Units whose values have fewer digits in sentences than in tables."""
 
 
 def capitalized(text: str) -> str:
@@ -125,11 +131,10 @@ def value_text(unit: Unit, value: Any) -> str:
 
 
 def sentence_value(unit: Unit, value: Any) -> str:
-    """Return a known value as `value_text` does, with the digits of a sentence."""
-    write = STYLES[unit].in_sentence
-    if write is None or isinstance(value, str | Note | tuple | list) or not is_known(value):
+    """Return ``value`` as `value_text` does, with the digits of a sentence."""
+    if unit not in _MEASURED or isinstance(value, str | Note | tuple | list) or not is_known(value):
         return value_text(unit, value)
-    return write(value)
+    return STYLES[unit].write(value, SENTENCE_DIGITS)
 
 
 _ZEROS: Final = re.compile(r"(\.\d*?)0+(?!\d)")
