@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import NotApplicableError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.members import devices_of_members
@@ -38,7 +39,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
     roles = find_roles(context.ranks)
     trainers, others = (roles.places(are_trainers=is_trainer) for is_trainer in (True, False))
     if not others:
-        raise NotRecordedError("all ranks have the same role")
+        raise NotApplicableError("all ranks have the same role")
     if why_not := why_no_common_clock(context.ranks):
         raise NotRecordedError(why_not)
     place_of = _analyzed_places(context, (*trainers, *others))
