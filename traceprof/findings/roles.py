@@ -68,6 +68,8 @@ def role_waits(context: Context) -> Iterator[Finding]:
         for role, places in (("trainer", trainers), (roles.of_member[others[0]], others))
     ]
     waiting, slower = (0, 1) if shares[0] >= shares[1] else (1, 0)
+    waited = [waits[place] for place in (of_trainers, of_others)[waiting] if place in waits]
+    longest = max(waited, key=lambda time: time.total_ns)
     yield Finding(
         title=Note.of(
             "The {who} waits for the {whom} for {share:ratio} of step time",
@@ -94,6 +96,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
         action=_ACTION.format(slower=f"the {names[slower]}"),
         caveat="The saving assumes that both roles can work at the same time, with rollouts of "
         "older weights.",
+        window=context.longest_of(longest.starts, longest.ends),
     )
 
 
