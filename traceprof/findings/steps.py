@@ -296,7 +296,9 @@ def _explain_step(context: Context, row: int) -> _Reason:
     for name in ("grown_part", "grown_phase"):
         if step[name]:
             text += f", {{{name}}} +{{{name}_ns:ns}}"
-            words = "wait for a CPU core" if step[name] == CPU_WAIT else step[name].replace("_", " ")
+            words = (
+                "wait for a CPU core" if step[name] == CPU_WAIT else step[name].replace("_", " ")
+            )
             values |= {name: words, f"{name}_ns": step[f"{name}_ns"]}
     late = find_rank_steps(ranks).table.known("rank", "late_ns")
     late = late.take(late["step"] == step["step"]).in_order("-late_ns")

@@ -16,8 +16,6 @@ from . import session, steps
 _SCHEDSTAT = "/proc/thread-self/schedstat"  # ns on a core, ns of waiting for one, number of slices
 
 
-
-
 class _LeftOut(threading.local):
     """Both times of the recorder's own work on each thread; a forked process begins with 0."""
 
