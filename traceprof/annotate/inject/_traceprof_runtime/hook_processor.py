@@ -25,7 +25,8 @@ class _LeftOut(threading.local):
         return self.times_ns if self.process == os.getpid() else (0, 0)
 
     def add(self, before, after):
-        self.times_ns = tuple(n + b - a for n, a, b in zip(self.get_ns(), before, after))
+        running_ns, waiting_ns = self.get_ns()
+        self.times_ns = running_ns + after[0] - before[0], waiting_ns + after[1] - before[1]
         self.process = os.getpid()
 
 
