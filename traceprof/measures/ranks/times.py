@@ -228,7 +228,7 @@ def measure_ranks(ranks: Ranks) -> Result:
     }
     notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
     base = base_of(ranks)
-    if len(base.lengths_ns) and is_known(table.get("compute_ns", np.nan)).any():
+    if len(base.lengths_ns) and "compute_ns" in table and is_known(table["compute_ns"]).any():
         notes += (Note.of(_TOTALS, n=round(base.steps_count)),)
     if n_apart := independent_processes(ranks):
         text = "{n:count} independent processes: no rank and no process group was recorded."
