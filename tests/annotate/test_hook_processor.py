@@ -48,3 +48,17 @@ def test_nothing_is_read_while_nothing_is_captured(runtime, schedstat):
     runtime("hook_processor").install_processor(None)
     runtime("hook_processor")._read_times_ns = None  # a call fails
     runtime("steps").begin_forward(may_train=True)
+
+
+def test_the_recorders_own_work_is_left_out(runtime, schedstat):
+    schedstat.write_text("1000 200 3\n")
+    runtime("session").begin()
+    processor = runtime("hook_processor")
+    processor.install_processor(None)
+    steps = runtime("steps")
+    steps.begin_forward(may_train=True)
+    processor.leave_out(schedstat.write_text)("1400 800 4\n")  # 400 ns on a core, 600 ns waiting
+    schedstat.write_text("1500 900 5\n")
+    steps.begin_optimizer(1)
+    steps.end_optimizer(1)
+    assert [ns for _, ns in marks(runtime)] == [1000, 200, 1100, 300]

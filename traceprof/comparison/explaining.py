@@ -25,9 +25,9 @@ from traceprof.measures.composition import (
     composition_of_devices,
     composition_of_hosts,
 )
-from traceprof.measures.device.times import devices_of_processes, used_devices
-from traceprof.measures.rows import Floats, rows_by
-from traceprof.measures.steps.base import ITERATION
+from traceprof.measures.device.times import devices_of_processes, recorder_times, used_devices
+from traceprof.measures.rows import Floats, mean_of, rows_by
+from traceprof.measures.steps.base import ITERATION, STEP
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.ledger import (
     INCOMPLETE,
@@ -38,7 +38,9 @@ from traceprof.measures.steps.ledger import (
     step_ledger,
 )
 from traceprof.measures.steps.measured import measured_steps
+from traceprof.measures.steps.parts import MIN_EXPLAINED_RATIO
 from traceprof.model.grouping import find_matching_rows, grouped_by, numbered, rows_by_value
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
@@ -47,6 +49,7 @@ from traceprof.session.answer import Document, document_about
 from traceprof.session.caveats import caveats_of, refuses_with_caveats
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
+from traceprof.units import format_ratio, sentence_duration
 
 SLOWEST: Final = "slowest"
 _SINGLE_STEP: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
@@ -191,7 +194,7 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
                 spans.setdefault((place, device), windows[process])
     name = f"iteration {number} of the pattern" if steps.is_pattern else f"step {number}"
     is_named = not (steps.is_inferred or steps.is_pattern)
-    hosts = _host_spans(rows) if is_named else {}
+    hosts = _host_spans(ranks, rows) if is_named else {}
     launched = _launch_windows(steps, rows) if is_named else None
     return WindowSide(name, selection, spans, hosts, number, launched, notes)
 
@@ -212,15 +215,18 @@ def _launch_windows(
     return found
 
 
-def _host_spans(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
-    """Return the span of each process, and its unrecorded time up to the next step, in ns."""
-    return {
-        process: (
-            TimeWindow(row["start_ns"], row["end_ns"]),
-            max(0, row["next_ns"] - row["end_ns"] - row["recorder_ns"]),
-        )
-        for process, row in rows.items()
-    }
+def _host_spans(ranks: Ranks, rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
+    """Return the time of each process in the step, and up to the next step, in ns.
+
+    They add up to the period of the step, which excludes the recorder's own time.
+    """
+    found, recorder = {}, dict(chain.from_iterable(map(dict.items, ranks.each(recorder_times))))
+    for process, row in rows.items():
+        start_ns, next_ns = row["start_ns"], row["next_ns"]
+        period = Intervals.single(start_ns, next_ns) - recorder.get(process, Intervals.empty())
+        step = period.clip(start_ns, min(row["end_ns"], next_ns))
+        found[process] = (step, period.total_ns - step.total_ns)
+    return found
 
 
 def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
@@ -232,7 +238,7 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
         for device in used_devices(trace)
     }
     processes = (np.unique(trace.ranges["process"]).tolist() for trace in ranks.whole)
-    hosts = dict.fromkeys(chain.from_iterable(processes), (window, 0))
+    hosts = dict.fromkeys(chain.from_iterable(processes), (window.times, 0))
     return WindowSide(selection.label, selection, spans, hosts)
 
 
@@ -257,6 +263,7 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     ranks = ranks.whole
     side = side_of(ranks, text)
     other = typical_side(ranks, side) if against is None else side_of(ranks, against)
+    is_slowest = against is None and text.strip() == SLOWEST
     side, other = side.shared_with(other), other.shared_with(side)
     has_devices = any(map(used_devices, ranks.parts)) and not _are_steps_without_devices(
         side, other
@@ -275,6 +282,16 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     notes = [*other.notes, *side.notes, *explanation_notes]
     if (side.step is None) != (other.step is None):
         notes.insert(0, _STEP_AND_WINDOW)
+    ratio = length["difference_ns"] / (length["reference_ns"] or np.nan)
+    is_usual = against is None and _is_usual(ranks, side)
+    is_usual &= is_slowest or abs(ratio) < _MIN_NOTABLE_RATIO
+    answer = (
+        _usual_answer(side, ratio, is_slowest=is_slowest)
+        if is_usual
+        else _answer(side, other, length["difference_ns"])
+    )
+    if not is_usual or abs(ratio) >= _MIN_NOTABLE_RATIO:
+        answer += _cpu_shortage(ranks, side, other, length["difference_ns"])
     return side, Result(
         EXPLAIN,
         EXPLAIN_SPEC,
@@ -283,6 +300,8 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
             for name, table in {**tables, "phases": phases}.items()
         },
         {
+            "answer": answer,
+            "is_usual": is_usual,
             "explained": side.name,
             "reference": other.name,
             **{name: length[name] for name in ("explained_ns", "reference_ns", "difference_ns")},
@@ -292,12 +311,62 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     )
 
 
+def _is_usual(ranks: Ranks, side: WindowSide) -> bool:
+    """Return whether ``side`` is a step (or iteration) that is usual in all processes."""
+    ledger = step_ledger(ranks)
+    is_of_ledger = side.selection.label.startswith("pattern") == all_steps(ranks).is_pattern
+    kinds = set(ledger["kind"][ledger["step"] == side.step].tolist())
+    return is_of_ledger and kinds == {USUAL}
+
+
+def _usual_answer(side: WindowSide, ratio: float, *, is_slowest: bool) -> str:
+    """Return that a step does not stand out; ``ratio`` is its difference from the median step."""
+    change = f"{format_ratio(abs(ratio))} {'shorter' if ratio < 0 else 'longer'} than the median"
+    change += "." if abs(ratio) < _MIN_NOTABLE_RATIO else ", within the variation of the steps."
+    if is_slowest:
+        noun = ITERATION if side.name.startswith(ITERATION) else STEP
+        return f"No {noun} was slow: the slowest is {change}"
+    return f"{side.name.capitalize()} is not slow: it is {change}"
+
+
+def _answer(side: WindowSide, other: WindowSide, ns: int) -> str:
+    """Return by how much ``side`` is longer."""
+    change = f"{sentence_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
+    text = f"{side.name} is {change if ns else 'as long as'} {other.name}"
+    n_devices = len(side.of_devices)
+    return text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "")
+
+
+def _cpu_shortage(ranks: Ranks, side: WindowSide, other: WindowSide, ns: int) -> str:
+    """Return how long the training thread waits for a CPU core, if that explains most of ``ns``.
+
+    All phases of the host take longer then, so no phase is the cause.
+    """
+    waited_ns, usual_ns = (_cpu_wait_ns(ranks, each) for each in (side, other))
+    if not 0 < MIN_EXPLAINED_RATIO * ns <= waited_ns - usual_ns:
+        return ""
+    return (
+        f"\nThe training thread waits for a CPU core for {sentence_duration(waited_ns)}, and in "
+        f"{other.name} for {sentence_duration(usual_ns)}."
+    )
+
+
+def _cpu_wait_ns(ranks: Ranks, side: WindowSide) -> float:
+    """Return how long the training threads of a step wait for a CPU core; NaN if unknown."""
+    table = measured_steps(ranks).table
+    if side.step is None or not side.of_hosts or "cpu_wait_ns" not in table:
+        return np.nan
+    return mean_of(table["cpu_wait_ns"][table["step"] == side.step])
+
+
 def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
     """Return whether both sides are steps without GPU activity."""
     return side.step is not None and other.step is not None and not side.of_devices
 
 
 _WINDOWS: Final = ("reference", "explained")
+_MIN_NOTABLE_RATIO: Final = 0.02
+"""A usual step whose length differs less from the median does not stand out."""
 _STEP_AND_WINDOW: Final = Note(
     "traceprof compares a step with a window. Their lengths differ regardless of the step."
 )

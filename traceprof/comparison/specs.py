@@ -309,6 +309,9 @@ EXPLAIN_SPEC: Final = spec_of(
     derived difference_ns: explained minus reference window, mean over the processes
     pair ns: host time, mean over the processes
     scalars
+    same answer: the difference in words, and whether the thread waits for a CPU core
+    same is_usual: whether the explained window is a step that is not slow; only in comparison with
+        the typical step
     same explained: explained window
     same reference: reference window
     same explained_ns: length of the explained window, mean over the GPUs

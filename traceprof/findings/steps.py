@@ -23,7 +23,7 @@ from traceprof.measures.rows import lengths_of, owner_of
 from traceprof.measures.steps.base import independent_processes
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP, launching_spans
 from traceprof.measures.steps.measured import measured_steps
-from traceprof.measures.steps.parts import BETWEEN_STEPS
+from traceprof.measures.steps.parts import BETWEEN_STEPS, CPU_WAIT
 from traceprof.model.grouping import find_matching_rows, rows_by_values
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -296,7 +296,10 @@ def _explain_step(context: Context, row: int) -> _Reason:
     for name in ("grown_part", "grown_phase"):
         if step[name]:
             text += f", {{{name}}} +{{{name}_ns:ns}}"
-            values |= {name: step[name].replace("_", " "), f"{name}_ns": step[f"{name}_ns"]}
+            words = (
+                "wait for a CPU core" if step[name] == CPU_WAIT else step[name].replace("_", " ")
+            )
+            values |= {name: words, f"{name}_ns": step[f"{name}_ns"]}
     late = find_rank_steps(ranks).table.known("rank", "late_ns")
     late = late.take(late["step"] == step["step"]).in_order("-late_ns")
     process, rank = times["process"], None

@@ -352,8 +352,8 @@ def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: i
     )
 
 
-HostSpans: TypeAlias = Mapping[int, tuple[TimeWindow, int]]
-"""By process: the window on the host, and the time from its end to the next step, in ns."""
+HostSpans: TypeAlias = Mapping[int, tuple[Intervals, int]]
+"""By process: the time on the host, and the time from its end to the next step, in ns."""
 
 BETWEEN_STEPS_OF_HOST: Final = "(between steps)"
 
@@ -369,10 +369,9 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
         for process, times in phase_times(trace).items():
             if process not in spans:
                 continue
-            window, between_ns = spans[process]
-            cut = {name: time.clip(window.start_ns, window.end_ns) for name, time in times.items()}
-            phase_ns = {name: time.total_ns for name, time in cut.items()}
-            phase_ns[UNCLAIMED] = window.duration_ns - sum(phase_ns.values())
+            host_time, between_ns = spans[process]
+            phase_ns = {name: (time & host_time).total_ns for name, time in times.items()}
+            phase_ns[UNCLAIMED] = host_time.total_ns - sum(phase_ns.values())
             sums.update(phase_ns | {BETWEEN_STEPS_OF_HOST: between_ns})
     order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
     return Table({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})

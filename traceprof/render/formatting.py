@@ -226,7 +226,7 @@ def sentences(notes: Iterable[Note]) -> list[str]:
 
 
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
-_PHASES: Final = {"profiler": "the profiler itself"}
+_PHASES: Final = {"profiler": "the profiler itself", "cpu_wait": "waiting for a CPU core"}
 
 
 def _step_remark(row: Mapping[str, Any]) -> str:

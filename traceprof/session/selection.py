@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.measures.device.times import between_cycles, recorded_windows
+from traceprof.measures.device.times import between_cycles, recorded_windows, recorder_times
 from traceprof.measures.host.ranges import RANGE, find_ranges
 from traceprof.measures.steps.base import base_within, steady_window
 from traceprof.measures.steps.costs import OCCASIONS
@@ -291,6 +291,11 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
         asked = first if last == first else f"{first}..{last}"
         raise UsageError(f"no {what} {asked}: the trace contains {numbers.min()}–{numbers.max()}")
     window = _window_of(chosen)
+    times = window.times
+    for by_process in ranks.each(recorder_times) if not chosen["on_device"].any() else ():
+        for recorder_time in by_process.values():  # host periods exclude it
+            times = times - recorder_time
+    window = TimeWindow.of(times, window, is_of_steps=True) if len(times) else window
     found = len(np.unique(chosen["step"]))
     notes = [_with_origin("Steps detected from {origin}BORDERS.", steps, chosen, ranks)]
     values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "iteration"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.builders import PROCESS, TraceBuilder
 from tests.comparison.explaining.planted import MS, US, Loop, three_ranks
 from traceprof.comparison.explaining import explain
 from traceprof.errors import NotRecordedError, UsageError
@@ -314,3 +314,58 @@ def test_the_times_stay_in_sight_where_names_are_whole() -> None:
     (cut,) = (line for line in lines if line.startswith("  kkk"))
     assert 180 < len(cut) < 240
     assert "…" in cut
+
+
+def test_where_no_step_was_slow_the_answer_says_so() -> None:
+    """The slowest takes 0.01 ms longer than the others, which last 10 ms."""
+    result = explained(Loop(longer_ns=10 * US, steps=12).trace(), "slowest")
+    assert (
+        result.scalars["answer"] == "No step was slow: the slowest is 0.1% longer than the median."
+    )
+    assert result.scalars["is_usual"]
+    document = explain(run_of(Ranks.of(Loop(longer_ns=10 * US, steps=12).trace())), "slowest")
+    assert "█" not in render("text", document)
+    one = explained(Loop(longer_ns=10 * US, steps=12).trace(), "step:3")
+    assert one.scalars["answer"] == "Step 3 is not slow: it is 0.1% longer than the median."
+    slow = explained(Loop(longer_ns=6 * MS, steps=12).trace(), "slowest")
+    assert slow.scalars["answer"] == "step 3 is 6.00 ms longer than step 6"
+    assert not slow.scalars["is_usual"]
+
+
+def host_steps(lengths_ms: list[int], waits_ms: list[int]) -> TraceBuilder:
+    """Steps on the host: a forward pass, and how long the thread waits for a CPU core."""
+    builder, at, waited = TraceBuilder(), MS, 0
+    source = f"process:{PROCESS}"
+    for metric in ("thread_cpu_ns", "thread_cpu_wait_ns"):
+        builder.sample(metric, MS // 2, 0, source=source)
+    for i, (length, wait) in enumerate(zip(lengths_ms, waits_ms, strict=True)):
+        end = at + length * MS
+        builder.step(at, end, i).phase("forward", at, end - MS)
+        waited += wait
+        builder.sample("thread_cpu_ns", end - MS // 2, 0, source=source)
+        builder.sample("thread_cpu_wait_ns", end - MS // 2, waited * MS, source=source)
+        at = end
+    return builder
+
+
+def test_a_wait_for_a_cpu_core_is_named() -> None:
+    builder = host_steps([10] * 5 + [60] + [10] * 6, [1] * 5 + [45] + [1] * 6)
+    result = explained(builder.build(), "slowest")
+    assert result.scalars["answer"] == (
+        "step 5 is 50.0 ms longer than step 6\n"
+        "The training thread waits for a CPU core for 45.0 ms, and in step 6 for 1.00 ms."
+    )
+    without = explained(host_steps([10] * 5 + [60] + [10] * 6, [1] * 12).build(), "slowest")
+    assert "CPU core" not in without.scalars["answer"]
+
+
+def test_the_recorders_own_work_is_no_part_of_a_step() -> None:
+    """It closes a window for 8 ms, of which 5 ms in step 5: `show steps` has 52 ms."""
+    builder = host_steps([10] * 5 + [60] + [10] * 6, [0] * 12)
+    at = MS + 50 * MS
+    builder.range("traceprof.window.stop", at + 20 * MS, at + 28 * MS, domain=TRACEPROF_DOMAIN)
+    run = run_of(Ranks.of(builder.build()))
+    document = explain(run, "slowest")
+    assert document.results["explain"].scalars["explained_ns"] == 52 * MS
+    assert "profiler" not in set(document.results["explain"].to_frame("phases")["phase"])
+    assert document.selection.window.duration_ns == 52 * MS

@@ -16,6 +16,7 @@ from tests.requirements import ROOT
 from tests.running import run
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.render.formatting import sentences
 
 
 def test_ranks_side_by_side_have_the_parts_of_their_own_device() -> None:
@@ -30,6 +31,8 @@ def test_ranks_side_by_side_have_the_parts_of_their_own_device() -> None:
     assert [rank.last_ratio for rank in own] == [0, 1, 0, 0]
     # The first of 140 ms, which begins with its host, the second of 200.
     assert own[0].step_ns == 170 * MS
+    totals = "The step time is a mean. The other times are totals of the window (2 usual steps)."
+    assert totals in sentences(run("ranks", run_of).notes)
 
 
 def test_ranks_that_share_a_device_have_their_own_parts() -> None:

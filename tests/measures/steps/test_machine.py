@@ -114,3 +114,19 @@ def test_who_tells_it_reads_the_samples(name: str, tmp_path: Path) -> None:
         else repr(result.table.to_frame().to_dict("records"))
     )
     assert "sm_clock_mhz" in said or "the GPU clock was" in said
+
+
+def test_a_wait_for_a_cpu_core_comes_before_the_phases_that_it_makes_longer() -> None:
+    """Step 4 takes 100 ms more, of which the thread waits 90 ms for a core."""
+    source, builder, at = f"process:{PROCESS}", TraceBuilder(), MS
+    builder.sample("thread_cpu_ns", 0, 0, source=source)
+    builder.sample("thread_cpu_wait_ns", 0, 0, source=source)
+    for number in range(10):
+        end = at + (120 if number == 4 else 20) * MS
+        builder.step(at, end, number).phase("forward", at, end)
+        builder.sample("thread_cpu_ns", end - MS // 2, 0, source=source)
+        builder.sample("thread_cpu_wait_ns", end - MS // 2, (number >= 4) * 90 * MS, source=source)
+        at = end
+    slow = table_of(builder).row(4)
+    assert (slow["excess_ns"], slow["grown_phase"]) == (100 * MS, "cpu_wait")
+    assert slow["grown_phase_ns"] == 90 * MS

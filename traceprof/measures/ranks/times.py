@@ -22,7 +22,7 @@ from traceprof.model.activity import PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Table
+from traceprof.model.table import Table, is_known
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
@@ -212,6 +212,9 @@ SPEC: Final = ResultSpec.of("""
     total unmatched_count: number of collectives recorded on only one rank
     """)
 _RANKS: Final = SPEC.tables[0]
+_TOTALS: Final = (
+    "The step time is a mean. The other times are totals of the window ({n:count} usual step(s))."
+)
 
 
 def measure_ranks(ranks: Ranks) -> Result:
@@ -224,6 +227,9 @@ def measure_ranks(ranks: Ranks) -> Result:
         "unmatched_count": int((matches.rows["match"] < 0).sum()),
     }
     notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
+    base = base_of(ranks)
+    if len(base.lengths_ns) and "compute_ns" in table and is_known(table["compute_ns"]).any():
+        notes += (Note.of(_TOTALS, n=round(base.steps_count)),)
     if n_apart := independent_processes(ranks):
         text = "{n:count} independent processes: no rank and no process group was recorded."
         notes = (Note.of(text, n=n_apart), *notes[1:])

@@ -112,8 +112,9 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     kind, causes = ledger["kind"], np.where(np.isin(ledger["kind"], OCCASIONS), ledger["kind"], "")
     is_longer = (kind == SLOW) | (causes != "")
     outliers = is_longer.astype(np.int64) - ledger["is_fast"]
-    excess = excess_of_steps(table.assign(**reasons), outliers)
-    table = table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes, kind=kind)
+    machine = machine_in_steps(ranks, table)
+    excess = excess_of_steps(table.assign(**reasons, **machine), outliers)
+    table = table.assign(**machine, **excess, excess_cause=causes, kind=kind)
     return MeasuredSteps(table, _scalars(ranks, steps, table))
 
 

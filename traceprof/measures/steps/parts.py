@@ -185,9 +185,12 @@ def _sums(steps: Table, rows: Table, values: Array) -> Floats:
 
 BETWEEN_STEPS: Final = "between_steps"
 """Name used like a phase for the time between two steps."""
+CPU_WAIT: Final = "cpu_wait"
+"""Name used like a phase for the time in which the training thread waits for a CPU core."""
 
 _PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS))
-_MIN_EXPLAINED_RATIO: Final = 0.5
+MIN_EXPLAINED_RATIO: Final = 0.5
+"""Minimum share of the excess of a step that its cause explains."""
 
 
 def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
@@ -197,14 +200,16 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     medians over the other steady steps of the process. Columns: excess_ns (negative for fast steps;
     NaN for steps that are no outliers); grown_part and grown_phase (the device part and the host
     phase that explain most of the excess, at least half of it; "" if none does); grown_part_ns and
-    grown_phase_ns (their growth).
+    grown_phase_ns (their growth). grown_phase is `CPU_WAIT` if waiting for a CPU core explains at
+    least half of the excess: it makes all phases longer.
     """
     rows = np.flatnonzero(outliers)
     process, owner = np.unique(table["process"], return_inverse=True)
     typical = ~table["is_warmup"] & (outliers == 0)
     has_typical = np.bincount(owner[typical], minlength=len(process)) > 0
     chosen = typical | ~has_typical[owner]
-    names = [name for name in ("duration_ns", *DEVICE_PARTS, *_PHASES) if name in table]
+    waiting = f"{CPU_WAIT}_ns"
+    names = [name for name in ("duration_ns", *DEVICE_PARTS, *_PHASES, waiting) if name in table]
     measures = [np.asarray(table[name], np.float64) for name in names]
     medians = [
         medians_of_groups(owner[chosen], values[chosen], len(process)) for values in measures
@@ -222,6 +227,10 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     for column, group in (("grown_part", DEVICE_PARTS), ("grown_phase", _PHASES)):
         places = [i for i, name in enumerate(names) if name in group]
         name, grown_ns = _find_grown([names[i] for i in places], change[:, places], change[:, 0])
+        if group is _PHASES and waiting in names:
+            wait, wait_ns = _find_grown([waiting], change[:, -1:], change[:, 0])
+            is_wait = (wait != "") & (name != PROFILER)
+            name, grown_ns = np.where(is_wait, wait, name), np.where(is_wait, wait_ns, grown_ns)
         columns[column] = np.full(len(table), "", object)
         columns[column][rows] = name
         columns[f"{column}_ns"] = np.full(len(table), np.nan)
@@ -238,7 +247,7 @@ def _find_grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[T
     share = np.where(np.isnan(share), -np.inf, share)
     place = share.argmax(axis=1)
     index = np.arange(len(excess))
-    explains = share[index, place] >= _MIN_EXPLAINED_RATIO
+    explains = share[index, place] >= MIN_EXPLAINED_RATIO
     labels = np.array([name.removesuffix("_ns") for name in names], object)
     found[explains] = labels[place[explains]]
     grown[explains] = change[index, place][explains]

@@ -61,8 +61,8 @@ _EXCESS: Final[tuple[Column, ...]] = columns("""
         the step is shorter)
     same grown_part: part of GPU time that explains most of excess_ns; "" if none does
     same grown_part_ns: growth of grown_part compared with its usual time
-    same grown_phase: phase on the host that explains most of excess_ns, or "profiler" or
-        "between_steps"; "" if none does
+    same grown_phase: phase on the host that explains most of excess_ns, or "profiler",
+        "between_steps", or "cpu_wait" (the thread waits for a CPU core); "" if none does
     same grown_phase_ns: growth of grown_phase compared with its usual time
     same excess_cause: periodic cost that made the step longer (evaluation, checkpoint, compiling,
         loading kernels, or garbage collection); such a step does not count as slow, and the

@@ -20,12 +20,13 @@ from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_excess,
 from traceprof.render.palette import HEAT, PART_STYLES
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.text.tables import rows_left_view
-from traceprof.units import format_duration, format_number, sentence_duration
+from traceprof.units import format_duration, format_number
 
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
 _MIN_NAME_WIDTH: Final = 28
 _MAX_NAME_WIDTH: Final = 120
+_MAX_ANSWER_WIDTH: Final = 400
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
 _UNCOUNTED_KINDS: Final = ("waiting", "rest")
 
@@ -58,10 +59,8 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
     """
     scalars = result.scalars
     names = (str(scalars["explained"]), str(scalars["reference"]))
-    n_devices, ns = scalars["devices_count"], scalars["difference_ns"]
-    change = f"{sentence_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
-    text = f"{names[0]} is {change if ns else 'as long as'} {names[1]}"
-    headline = Text(text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "") + "\n")
+    answer = str(scalars["answer"]).splitlines()
+    headline = Text("\n".join(plain_text(line, _MAX_ANSWER_WIDTH) for line in answer) + "\n")
     phases_title = "host phases, from the start of a step to the start of the next"
     return Group(headline, *_waterfall(result, rows, width, _OF_WINDOWS, names, phases_title))
 
@@ -83,6 +82,8 @@ def _waterfall(
     phases = result.tables["phases"].rows() if "phases" in result.tables else []
     scaled = (*parts, *causes) or phases
     scale = max((abs(row["difference_ns"]) for row in scaled), default=0)
+    if result.scalars.get("is_usual"):  # tiny differences have tiny bars
+        scale = result.scalars["reference_ns"]
     longest = max((len(f"  {_cause(row)}{_details(row, sides)}") for row in causes), default=0)
     lines = _DifferenceLines(width, longest, scale, sides)
     yield lines.head(names)

@@ -12,6 +12,7 @@ import sys
 from . import session, settings, steps, turns
 from .after_import import complain
 from .clock import time_ns
+from .hook_processor import leave_out
 from .identity import identity
 from .replaced import at_restore, replace
 
@@ -181,6 +182,7 @@ class _Windows:
                 self._next_start = _NEVER
                 complain("no operators are recorded", error)
 
+    @leave_out
     def _start(self, number):
         """Open a window."""
         self._prepare()
@@ -217,6 +219,7 @@ class _Windows:
         finally:
             self._is_making_profile = False
 
+    @leave_out
     def stop(self):
         """Close the open window, if any, and write it."""
         if self._stop_at is None:
