@@ -12,7 +12,6 @@ from traceprof.model.trace import Trace, TraceInfo
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
 
-
 MS = 1_000_000
 
 
