@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -33,7 +34,8 @@ IS_POSSIBLE = sys.platform == "linux"
 
 def kill(process: int) -> None:
     """End a run, with all that is in its session's group."""
-    os.killpg(process, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has just ended
+        os.killpg(process, signal.SIGKILL)
 
 
 def run_forked(

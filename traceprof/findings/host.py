@@ -286,8 +286,7 @@ def _notes_on_wait_before(context: Context, claim: Claim) -> Iterator[Note]:
     if ns >= _MIN_BUSY_RATIO * context.analyzed_ns:
         yield context.timed(
             ns,
-            after=" of this work would overlap with GPU work if the CPU did not wait for the GPU "
-            "before it",
+            after=" of it would overlap GPU work without waits",
         )
 
 
