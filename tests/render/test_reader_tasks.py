@@ -251,6 +251,7 @@ def test_a_run_with_roles_names_the_role_that_the_others_wait_for(
     findings = opened.page.locator("#findings").inner_text().replace("\u00a0", " ")
     title = "The trainer (rank 0) waits for the rollout (rank 1) for 70.0% of step time"
     assert title in findings
+    assert re.search(r"worst case at [\d.]+ \w+, duration 700\.1 ms", findings)
     numbers = opened.page.locator(".key-number").all_inner_texts()
     assert any("1.00 s" in text for text in numbers)
     assert any(title in text.replace("\u00a0", " ") for text in numbers)

@@ -7,7 +7,7 @@ It writes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from traceprof.findings import (
     accumulation,
@@ -46,6 +46,7 @@ from traceprof.findings.rules import (
     Finding,
     Rule,
     SettledFinding,
+    WhyNot,
     apply_rules,
     by_saving,
     losses_claimed,
@@ -189,11 +190,11 @@ def measure_findings(ranks: Ranks) -> Result:
     settled, not_checked = apply_rules(context, RULES)
     found = by_saving(mark_hidden_savings(context, settled))
     losses = losses_claimed(context, found)
-    rows: dict[str, list[dict[str, object]]] = {
+    rows: dict[str, list[dict[str, Any]]] = {
         "findings": [_row(settled) for settled in found],
         "losses": losses,
         "not_checked": [
-            {"rule": rule.name, "subject": rule.subject, "reason": not_checked[rule.name]}
+            {"rule": rule.name, "subject": rule.subject, "reason": not_checked[rule.name].reason}
             for rule in RULES
             if rule.name in not_checked
         ],
@@ -212,9 +213,7 @@ def measure_findings(ranks: Ranks) -> Result:
         "step_ns": context.base.unit_ns,
     }
     tables = {name: SPEC.table(name).of_rows(of_table) for name, of_table in rows.items()}
-    return Result(
-        "findings", SPEC, tables, scalars, notes=_notes(context, bool(found), not_checked)
-    )
+    return Result("findings", SPEC, tables, scalars, notes=_notes(context, rows, not_checked))
 
 
 def _lost(context: Context) -> list[dict[str, object]]:
@@ -248,16 +247,29 @@ def _row(settled: SettledFinding) -> dict[str, object]:
     }
 
 
-def _notes(context: Context, found_any: bool, not_checked: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return a note if nothing was found, and one note per reason why rules not_checked."""
-    notes = [] if found_any else [lack_of_data(context) or Note("no problem found")]
+def _notes(
+    context: Context, rows: Mapping[str, list[dict[str, Any]]], not_checked: Mapping[str, WhyNot]
+) -> tuple[Note, ...]:
+    """Return a note if nothing was found, and one note per reason why rules not_checked.
+
+    ``rows`` are the rows of the tables.
+    """
+    notes = [] if rows["findings"] else [lack_of_data(context) or Note("no problem found")]
+    lacks = [row["lacks"] for row in rows["checked"] if row["lacks"]]
+    notes += [note for note in lacks if "waited" in note.values]
     subjects: dict[str, dict[str, None]] = {}
-    analyzed = {rule.subject for rule in RULES if rule.name not in not_checked}
+    # Why each subject was not checked; None: a rule checked it.
+    whys: dict[str, set[str | None]] = {}
     for rule in RULES:
-        if rule.name in not_checked:
-            # If another rule analyzed the subject, only the summary of this rule was not checked.
-            text = rule.summary if rule.subject in analyzed else rule.subject
-            subjects.setdefault(not_checked[rule.name], {})[text] = None
+        why = not_checked.get(rule.name)
+        if why is None or why.is_told:
+            whys.setdefault(rule.subject, set()).add(why.reason if why else None)
+    for rule in RULES:
+        why = not_checked.get(rule.name)
+        if why is not None and why.is_told:
+            # If the rules of a subject differ, only the summary of this rule was not checked.
+            text = rule.summary if len(whys[rule.subject]) > 1 else rule.subject
+            subjects.setdefault(why.reason, {})[text] = None
     notes += [
         Note.of("not checked: {subjects}: {reason}", subjects=", ".join(names), reason=reason)
         for reason, names in subjects.items()

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import COLLECTIVES
+from traceprof.findings.amounts import COLLECTIVES, AbsentError
 from traceprof.findings.claims import Kind, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
@@ -45,7 +45,7 @@ _FORWARD: Final = -1
 def reduced_micro_steps(context: Context) -> Iterator[Finding]:
     """Find gradient accumulation that reduces gradients in every backward pass of a step."""
     if not context.is_training:
-        raise NotRecordedError("no backward pass or optimizer in the recording")
+        raise AbsentError("no backward pass or optimizer in the recording")
     found = context.rows(_reductions)
     if found.empty:
         raise NotRecordedError("no gradient reductions with a known size")

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import starts_within
 from traceprof.findings.context import Context
 from traceprof.measures.host.recomputed import rows_in_autograd
@@ -33,6 +34,15 @@ COPIES: Final = "copies or memsets"
 TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
 RANKS: Final = "communication between ranks"
+
+
+class AbsentError(NotRecordedError):
+    """The analyzed time contains nothing that a rule is about, so there is nothing to check."""
+
+
+class NotApplicableError(AbsentError):
+    """A rule is about something that this kind of program never has, so nobody misses its check."""
+
 
 _MIN_KERNELS: Final = 100
 _MIN_OBSERVED_RATIO: Final = 0.1

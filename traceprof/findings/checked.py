@@ -7,14 +7,16 @@ from typing import Any, Final
 
 from traceprof.findings.amounts import STEPS, count_of, lack_of_data, noun_of
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SUBJECTS, Rule, SettledFinding, subjects_with_losses
+from traceprof.findings.rules import SUBJECTS, Rule, SettledFinding, WhyNot, subjects_with_losses
 from traceprof.findings.stalls import subject_and_advice
+from traceprof.findings.waiting import note_on_waiting
 from traceprof.measures.steps.undisturbed import profiler_overhead
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.results import Note
 
 _PROFILER: Final = "profiler overhead"
 _IDLE: Final = "idle time"
+_BALANCE: Final = "load balance across ranks"
 _UNKNOWN_COST: Final = Note(
     "the cost of recording is unknown, because no step was timed without the profiler"
 )
@@ -24,7 +26,7 @@ def check_subjects(
     context: Context,
     rules: Iterable[Rule],
     found: Sequence[SettledFinding],
-    not_checked: Mapping[str, str],
+    not_checked: Mapping[str, WhyNot],
     losses: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, object]]:
     """Yield the rows of the table ``checked``: one per subject of ``rules``.
@@ -50,8 +52,10 @@ def check_subjects(
             about = min(seen, key=lambda about: counts[about])
             row |= {"seen": noun_of(about), "seen_count": counts[about]}
             row |= {"share_ratio": shares.get(subject)}
-            missing = _missing(context, subject, about, lack) if subject not in problems else None
-            row |= {"lacks": missing or ""}
+            if subject not in problems:
+                waiting = note_on_waiting(context) if subject == _BALANCE else None
+                missing = waiting or _missing(context, subject, about, lack)
+                row |= {"lacks": missing or _unchecked(of_subject, not_checked) or ""}
         yield {**row, "is_fine": bool(seen) and subject not in problems and not row["lacks"]}
 
 
@@ -60,6 +64,19 @@ def _missing(context: Context, subject: str, about: str, lack: Note | None) -> N
     if subject == _PROFILER:
         return None if profiler_overhead(context.ranks) else _UNKNOWN_COST
     return None if about == STEPS else lack
+
+
+def _unchecked(of_subject: Iterable[Rule], not_checked: Mapping[str, WhyNot]) -> Note | None:
+    """Return the first rule of a subject that had not enough data, although others had enough."""
+    whys = ((one.summary, not_checked.get(one.name)) for one in of_subject)
+    return next(
+        (
+            Note.of("{check}: {reason}", check=summary, reason=why.reason)
+            for summary, why in whys
+            if why is not None and why.is_lacking
+        ),
+        None,
+    )
 
 
 def _problems(context: Context, found: Iterable[SettledFinding]) -> set[str]:

@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import COLLECTIVES
+from traceprof.findings.amounts import COLLECTIVES, AbsentError
 from traceprof.findings.claims import Claim, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import Finding, rule
+from traceprof.findings.waiting import notes_on_waiting_in
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.collectives.operations import SINGLE_OPS
 from traceprof.measures.collectives.rates import peak_of_group
@@ -213,7 +213,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
         return
     backends, count, n_bytes, under_way = _communication_of_hosts(context)
     if not count:
-        raise NotRecordedError("no CPU communication (gloo, MPI) in the analyzed time")
+        raise AbsentError("no CPU communication (gloo, MPI) in the analyzed time")
     copying = {
         device: (time.transfer - time.kernel) & under_way[device]
         for device, time in context.times.items()
@@ -298,13 +298,14 @@ def _communication_of_rank(
 
 
 def _overlap_notes(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:
-    """Yield the shares of communication and of its overlap, and the limit of overlap."""
+    """Yield the share of communication and of its overlap, the limit of overlap, and waiting."""
     busy = {device: time.communication for device, time in context.times.items()}
     total, all_exposed = (
         sum((time & context.typical).total_ns for time in times.values()) / context.analyzed_ns
         for times in (busy, exposed)
     )
-    others = all_exposed - share
+    others, waiting = all_exposed - share, (*notes_on_waiting_in(context, exposed),)
+    except_waiting = ", apart from the waiting" if waiting else ""
     yield Note.of(
         "communication takes {whole:ratio} of step time, {hidden:ratio} of it overlapped with "
         "compute" + (" ({others:ratio} of step time is part of other findings)" if others else ""),
@@ -315,9 +316,10 @@ def _overlap_notes(context: Context, exposed: Times, share: float, saved: float)
     if saved < share * (1 - _MIN_SAVED_RATIO):
         yield Note.of(
             "overlap can hide at most {saved:ratio} of step time, because the same steps have no "
-            "more compute; only sending less data saves the rest",
+            f"more compute; only sending less data saves the rest{except_waiting}",
             saved=saved,
         )
+    yield from waiting
 
 
 def _pytorch_advice(context: Context, names: list[str]) -> str:

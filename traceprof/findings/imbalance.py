@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import RANKS
+from traceprof.findings.amounts import RANKS, AbsentError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.members import (
@@ -66,7 +66,7 @@ def load_imbalance(context: Context) -> Iterator[Finding]:
     require_ranks(context)
     require_waiting(context)
     if find_stages(context.ranks):
-        raise NotRecordedError("pipeline stages have different work by design")
+        raise AbsentError("pipeline stages have different work by design")
     steps = find_imbalance(context.ranks)
     spans = steps["start_ns"], steps["end_ns"]
     steps = steps.take(2 * context.typical.covered_ns(*spans) >= spans[1] - spans[0])

@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import COPIES
+from traceprof.findings.amounts import COPIES, AbsentError
 from traceprof.findings.claims import ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.copies import usual_rate
@@ -36,7 +35,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     """Find page migrations that devices wait for, between kernels or during kernels."""
     moved = context.rows(_migrations, context.typical)
     if moved.empty:
-        raise NotRecordedError("no page of managed memory migrated in the analyzed time")
+        raise AbsentError("no page of managed memory migrated in the analyzed time")
     bursts = union_by_device(context.ranks.each(_bursts, context.typical))
     kernels = {device: context.times[device].compute for device in bursts}
     n_bytes = int(np.maximum(moved["n_bytes"], 0).sum())

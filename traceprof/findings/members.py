@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import COLLECTIVES, NotApplicableError, count_of
 from traceprof.findings.claims import Claim
 from traceprof.findings.context import Context
 from traceprof.measures.collectives.blame import why_withheld
@@ -57,9 +58,11 @@ def require_ranks(context: Context) -> None:
     """
     require_activity(context)
     if len(context.devices or context.matches.members) < 2:
-        raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
+        communicates = count_of(context, COLLECTIVES) or context.matches.is_shared
+        error = NotRecordedError if communicates else NotApplicableError
+        raise error("the trace contains one GPU: pass the traces of all ranks")
     if context.devices and len({process for process, _ in context.process_devices}) < 2:
-        raise NotRecordedError("one process launches the work of all GPUs")
+        raise NotApplicableError("one process launches the work of all GPUs")
 
 
 def devices_of_members(context: Context) -> dict[int, int]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import TRANSFERS
+from traceprof.findings.amounts import TRANSFERS, AbsentError
 from traceprof.findings.claims import Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
@@ -39,7 +39,7 @@ _MIN_STEPS_RATIO: Final = 0.5
 def offloaded_optimizer(context: Context) -> Iterator[Finding]:
     """Find steps that copy gradients to the CPU and then copy parameters back to the GPU."""
     if not context.is_training:
-        raise NotRecordedError("no backward pass or optimizer in the recording")
+        raise AbsentError("no backward pass or optimizer in the recording")
     if not len(context.steps):
         raise NotRecordedError("no steps are marked")
     found = context.rows(_returns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import NotApplicableError
 from traceprof.findings.claims import Kind, Times, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.members import devices_of_members, require_waiting
@@ -30,7 +30,7 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
     """Find time in which the stages of a pipeline wait for one another."""
     stages = find_stages(context.ranks)
     if not stages:
-        raise NotRecordedError("the trace contains no pipeline stages")
+        raise NotApplicableError("the trace contains no pipeline stages")
     require_waiting(context)
     claim = context.unclaimed(_bubble_times(context))
     share = context.share(claim)

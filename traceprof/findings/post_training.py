@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import NotApplicableError
 from traceprof.findings.claims import Claim, ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
@@ -66,7 +67,7 @@ def _phases(context: Context, phase: str) -> list[tuple[_Phase, tuple[int, ...]]
         for one in of_part
     ]
     if not found:
-        raise NotRecordedError(f"no {phase.replace('weight_sync', 'weight synchronization')}")
+        raise NotApplicableError(f"no {phase.replace('weight_sync', 'weight synchronization')}")
     return found
 
 

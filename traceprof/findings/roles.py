@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from traceprof.errors import NotRecordedError
+from traceprof.findings.amounts import NotApplicableError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.members import devices_of_members
@@ -38,7 +39,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
     roles = find_roles(context.ranks)
     trainers, others = (roles.places(are_trainers=is_trainer) for is_trainer in (True, False))
     if not others:
-        raise NotRecordedError("all ranks have the same role")
+        raise NotApplicableError("all ranks have the same role")
     if why_not := why_no_common_clock(context.ranks):
         raise NotRecordedError(why_not)
     place_of = _analyzed_places(context, (*trainers, *others))
@@ -68,6 +69,8 @@ def role_waits(context: Context) -> Iterator[Finding]:
         for role, places in (("trainer", trainers), (roles.of_member[others[0]], others))
     ]
     waiting, slower = (0, 1) if shares[0] >= shares[1] else (1, 0)
+    waited = [waits[place] for place in (of_trainers, of_others)[waiting] if place in waits]
+    longest = max(waited, key=lambda time: time.total_ns)
     yield Finding(
         title=Note.of(
             "The {who} waits for the {whom} for {share:ratio} of step time",
@@ -94,6 +97,7 @@ def role_waits(context: Context) -> Iterator[Finding]:
         action=_ACTION.format(slower=f"the {names[slower]}"),
         caveat="The saving assumes that both roles can work at the same time, with rollouts of "
         "older weights.",
+        window=context.longest_of(longest.starts, longest.ends),
     )
 
 

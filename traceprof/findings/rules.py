@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import WORK, count_of
+from traceprof.findings.amounts import WORK, AbsentError, NotApplicableError, count_of
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import LOSSES, find_losses, within
@@ -142,6 +142,19 @@ def _reworded(vendor: Vendor, text: str, base: str = STEP) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class WhyNot:
+    """Why a rule checked nothing.
+
+    ``is_lacking``: a problem is possible, but there is not enough data to find it. ``is_told``:
+    people read it, because a program of this kind can have such a problem.
+    """
+
+    reason: str
+    is_lacking: bool = True
+    is_told: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule. To add a rule, decorate a function with `rule` and add it to `RULES`.
 
@@ -205,17 +218,18 @@ class SettledFinding:
 
 def apply_rules(
     context: Context, rules: Iterable[Rule]
-) -> tuple[list[SettledFinding], dict[str, str]]:
+) -> tuple[list[SettledFinding], dict[str, WhyNot]]:
     """Return the findings in the order of their rules, and why other rules checked nothing."""
     found: list[SettledFinding] = []
-    not_checked: dict[str, str] = {}
+    not_checked: dict[str, WhyNot] = {}
     vendor = context.software.vendor
     for checked in rules:
         try:
             _require(context, checked)
             findings = list(checked.check(context))
             if not findings and not count_of(context, checked.about):
-                not_checked[checked.name] = f"no {checked.about} in the analyzed time"
+                reason = _reworded(vendor, f"no {checked.about} in the analyzed time")
+                not_checked[checked.name] = WhyNot(reason, is_lacking=False)
             for number, finding in enumerate(findings, 1):
                 is_compiled = context.software.is_compiled
                 worded = in_words_of(vendor, finding, context.base.unit, is_compiled)
@@ -223,9 +237,14 @@ def apply_rules(
                     worded = _without_recording(worded, context.ranks.info.recording)
                 found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
-            not_checked[checked.name] = str(error)
+            not_checked[checked.name] = WhyNot(
+                _reworded(vendor, str(error)),
+                # A recorder that lacks a table leaves out a detail of the subject.
+                is_lacking=not isinstance(error, AbsentError)
+                and context.ranks.recorded.issuperset(checked.needs),
+                is_told=not isinstance(error, NotApplicableError),
+            )
         PROGRESS.done += 1
-    not_checked = {name: _reworded(vendor, reason) for name, reason in not_checked.items()}
     return found, not_checked
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import RANKS
+from traceprof.findings.amounts import RANKS, AbsentError
 from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
@@ -17,11 +17,11 @@ from traceprof.findings.machine import notes_on_clock
 from traceprof.findings.members import (
     attributed,
     devices_of_members,
-    require_activity,
     require_ranks,
     require_waiting,
 )
 from traceprof.findings.rules import SUBJECTS, Finding, rule
+from traceprof.findings.waiting import notes_on_profiler
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
@@ -73,11 +73,11 @@ _ACTIONS: Final = {
 )
 def slow_host(context: Context) -> Iterator[Finding]:
     """Find a whole host or rack that arrives late at collectives."""
-    require_activity(context)
+    require_ranks(context)
     require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:
-        raise NotRecordedError(
+        raise AbsentError(
             "all ranks are on one host, or their hosts are unknown (use --cluster FILE)"
         )
     group = find_late_host_or_rack(context.ranks)
@@ -190,6 +190,8 @@ def straggler(context: Context) -> Iterator[Finding]:
         else (
             slow.evidence,
             *_notes_on_cause(slow.cause),
+            # A profiler takes time on the CPU, so it does not slow kernels down.
+            *(() if slow.cause and slow.cause.kernels else notes_on_profiler(context, slow.places)),
             *notes_on_clock(context, slow.places),
         ),
         action=_ACTION_ONCE.format(slow=slow.label)

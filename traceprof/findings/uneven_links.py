@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.errors import NotRecordedError
-from traceprof.findings.amounts import TRANSFERS
+from traceprof.findings.amounts import TRANSFERS, AbsentError, NotApplicableError
 from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.copies import (
@@ -41,12 +40,12 @@ _MAX_RATE_RATIO: Final = 0.6
 def uneven_links(context: Context) -> Iterator[Finding]:
     """Find GPUs whose copies of pinned memory run at a lower rate than on the fastest GPU."""
     if len(context.devices) < 2:
-        raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
+        raise NotApplicableError("the trace contains one GPU: pass the traces of all ranks")
     pinned = context.copies(are_large_and_pinned)
     by_direction = {way: pinned.take(pinned["direction"] == way) for way in HOST_TRANSFERS}
     rates_of = {direction: _rates(copies) for direction, copies in by_direction.items()}
     if max(map(len, rates_of.values())) < 2:
-        raise NotRecordedError("no large copies of pinned memory on several GPUs")
+        raise AbsentError("no large copies of pinned memory on several GPUs")
     for direction, rates in rates_of.items():
         copies = by_direction[direction]
         fastest = max(rates.values(), default=0.0)
@@ -107,7 +106,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
     """Find copies of pinned memory that are much slower than the interconnect."""
     pinned = context.copies(are_large_and_pinned)
     if pinned.empty:
-        raise NotRecordedError("no large copies of pinned memory in the analyzed time")
+        raise AbsentError("no large copies of pinned memory in the analyzed time")
     usual, why = usual_rate(context)
     for direction in HOST_TRANSFERS:
         copies = pinned.take(pinned["direction"] == direction)

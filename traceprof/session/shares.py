@@ -5,7 +5,7 @@ Shares do not contain profiler overhead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -129,6 +129,24 @@ def on_idle(idle: Mapping[str, float], base: str) -> tuple[Note, ...]:
     if sum(idle.values()) < CONSIDERABLE:
         return ()
     return (_listed(f"Idle time by cause, as a share of {base} time: ", idle),)
+
+
+_MAX_SUBJECTS: Final = 8
+"""Number of subjects that the page lists for one reason why they were not checked."""
+
+
+def some_of(subjects: Sequence[str]) -> str:
+    """Return the subjects in one text; the table `checked` lists those that it leaves out."""
+    n_left_out = len(subjects) - _MAX_SUBJECTS
+    if n_left_out <= 1:
+        return ", ".join(subjects)
+    return f"{', '.join(subjects[:_MAX_SUBJECTS])}, and {n_left_out} more"
+
+
+def on_waiting(checked: Table) -> tuple[Note, ...]:
+    """Return the note on the waiting of ranks in the table ``checked``, if there is one."""
+    lacks = checked["lacks"].tolist() if len(checked) else []
+    return tuple(note for note in lacks if note and "waited" in note.values)
 
 
 def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tuple[Note, ...]:

@@ -30,15 +30,17 @@ from traceprof.session.shares import (
     on_compute,
     on_idle,
     on_peak,
+    on_waiting,
     parts_of,
     shares_of_causes,
+    some_of,
     table_of,
     waits_of_roles,
     with_shares,
 )
 
 _MAIN_RATIO: Final = 0.5
-_NOT_RECORDABLE: Final = ("profiler overhead", "CPU availability")
+_NOT_RECORDABLE: Final = ("profiler overhead", "CPU availability", "SM utilization")
 """Subjects that nobody would record again for."""
 _OPTION_WORDS: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
 """Words in reasons that name an option which provides the data."""
@@ -66,8 +68,6 @@ _BOUND_BY: Final = {
     "unknown": "idle for a reason that was not recorded",
 }
 """The bottleneck by the part with the most time; idle time counts by its cause."""
-_MAX_SUBJECTS: Final = 8
-"""Number of subjects that the page lists for one reason why they were not checked."""
 _NEVER_SECOND: Final = ("edge", "unknown")
 _PAID_ONCE: Final = "mostly one-time costs"
 
@@ -165,6 +165,7 @@ def make_verdict(
             *on_peak(results, base),
             *on_idle(idle, base),
             *on_ranges(results),
+            *on_waiting(checked),
         ),
     )
 
@@ -411,32 +412,29 @@ def _not_analyzed(results: Mapping[str, Result], checked: Table) -> tuple[Note, 
     for row in not_checked.rows():
         if row["subject"] in unchecked and any(word in row["reason"] for word in _OPTION_WORDS):
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
-    lacking = [row for row in checked.rows() if row["lacks"]]
-    lacking = [row for row in lacking if row["subject"] not in _NOT_RECORDABLE]
-    few = _some_of([row["subject"] for row in lacking])
+    lacks = [(row["lacks"], row["subject"]) for row in checked.rows() if row["lacks"]]
+    lacks = [(note, subject) for note, subject in lacks if subject not in _NOT_RECORDABLE]
+    partly = [note for note, _ in lacks if "check" in note.values]
+    lacks = [one for one in lacks if not one[0].values.keys() & {"check", "waited"}]
+    few = some_of([subject for _, subject in lacks])
     return (
         *(
-            Note.of(f"{{subjects}}: {row['lacks'].text}", subjects=few, **row["lacks"].values)
-            for row in lacking[:1]
+            Note.of(f"{{subjects}}: {note.text}", subjects=few, **note.values)
+            for note, _ in lacks[:1]
         ),
+        *partly,
         *(
-            Note.of("{subjects}: {reason}", subjects=_some_of([*names]), reason=reason)
+            Note.of("{subjects}: {reason}", subjects=some_of([*names]), reason=reason)
             for reason, names in subjects.items()
         ),
     )
 
 
-def _some_of(subjects: list[str]) -> str:
-    """Return the subjects in one text; the table `checked` lists those that it leaves out."""
-    n_left_out = len(subjects) - _MAX_SUBJECTS
-    if n_left_out <= 1:
-        return ", ".join(subjects)
-    return f"{', '.join(subjects[:_MAX_SUBJECTS])}, and {n_left_out} more"
-
-
 def _next_command(results: Mapping[str, Result]) -> str:
     """Return the command for details on the first finding, else on the most informative table."""
     table = table_of(results, "findings")
+    if on_waiting(table_of(results, "findings", "checked")):
+        return f"{shown_by('stragglers')} TRACE"  # no finding leads there
     if len(table) and not table["is_minor"][0]:
         first = table.row(0)
         if first["rule"] == _SLOW_STEPS:

@@ -111,8 +111,8 @@ class TablesOfPrograms(ShownRun):
             h2d_bytes: bytes copied from host to GPU by copies that start in the step
             d2h_bytes: bytes copied from GPU to host by copies that start in the step
             p2p_bytes: bytes copied between GPUs by copies that start in the step
-            generated_tokens_count: number of tokens generated in the step, including the padding of
-                sequences that ended early
+            generated_tokens_count: number of tokens generated in the step. For loops of forward
+                passes, it includes the padding of sequences that ended early
             processed_tokens_count: tokens that an inference server processed in the step: those of
                 prompts and one for each running sequence, from the name of the step
             sequences_count: sequences in the batch of an inference server, from the name of the

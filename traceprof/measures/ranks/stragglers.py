@@ -251,6 +251,13 @@ def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLatenes
 _NEARLY_ALL_RATIO: Final = 0.9
 _MIN_NOTABLE_SKEW_NS: Final = 100_000
 
+_LEGEND: Final = Note(
+    "Columns: attributed is the time that all other ranks together wait because of a rank; cost is "
+    "the mean wait of one of them; excess is the extra time of the rank in the phase; late from is "
+    "when it was first late by half of its usual delay; last % is the share of the collectives in "
+    "which it arrived last; end skew is how far the ends of these collectives differ."
+)
+
 _RANKS: Final = TableSpec.of("""
     table ranks: one row per rank, sorted by the time that it costs the other ranks
     key rank: rank
@@ -337,7 +344,8 @@ def measure_stragglers(ranks: Ranks) -> Result:
     if any(rank.is_blamed and changes_rank(ranks, rank.member) for rank in lateness):
         on_delays.append(_describe_turns(ranks))
     on_ranks = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
-    return Result("stragglers", SPEC, tables, scalars, (*on_groups, *on_ranks, *skew))
+    notes = (*on_groups, *on_ranks, *skew, _LEGEND)
+    return Result("stragglers", SPEC, tables, scalars, notes)
 
 
 def _describe_turns(ranks: Ranks) -> Note:

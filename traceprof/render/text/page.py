@@ -271,7 +271,7 @@ def _answer(
 
 
 _LABELS: Final = {
-    **{label: label for label in ("Step time", "Compute", "Idle time", "MFU", "Range")},
+    **{label: label for label in ("Step time", "Compute", "Idle time", "MFU", "Range", "Ranks")},
     "Iteration time": "Iteration",
 }
 """The first words of the sentences of a page, and the label that replaces them."""
