@@ -22,7 +22,7 @@ def launched(name: str) -> TraceBuilder:
         (
             TraceBuilder().kernel("gemm", 0, 9).range("backward", 0, 5),
             "training",
-            "1 range named backward",
+            "1 backward pass recorded",
         ),
         (
             TraceBuilder()

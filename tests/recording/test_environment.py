@@ -1,5 +1,7 @@
+import platform
 import subprocess
 
+from traceprof.recording import machine
 from traceprof.recording.machine import git_facts, memory_limit, network_facts, read_environment
 
 
@@ -63,3 +65,13 @@ def test_the_memory_limit_is_the_smallest_of_the_cgroups_above_the_process(tmp_p
     assert memory_limit(root, own) == "2000"
     (root / "memory" / "job" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert memory_limit(root, own) == ""
+
+
+def test_the_number_of_gpus_is_stated_only_where_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    assert machine.count_of_no_gpu(tmp_path) == {"gpu.count": "0"}
+    (tmp_path / "kfd").touch()  # the driver of AMD
+    assert machine.count_of_no_gpu(tmp_path) == {}
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    assert machine.count_of_no_gpu(tmp_path / "none") == {}

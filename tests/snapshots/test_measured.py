@@ -9,8 +9,10 @@ import pytest
 from tests.requirements import TRACES, require
 from tests.snapshots.allocator import Allocator, backward, forward, frame, optimizer
 from traceprof.model.table import Table
+from traceprof.render.formatting import sentences
 from traceprof.render.registry import Options, render
 from traceprof.snapshots import MEMORY_NAME
+from traceprof.snapshots.advice import advice_note
 from traceprof.snapshots.kinds import _in_optimizer
 from traceprof.snapshots.measured import memory
 from traceprof.trying.changes import parse_changes
@@ -60,11 +62,11 @@ def test_each_kind_is_told_by_its_stack_and_its_life(tmp_path, with_cpp):
         "gradients": 8 * MB,
         "optimizer state": 16 * MB,
         "activations": 2 * MB,
-        "before the recording": 8 * MB,
+        "allocated before recording began": 8 * MB,
     }
     assert sum(row["held_ratio"] for row in rows(found, "kinds", "at the peak")) == pytest.approx(1)
     at_end = {row["kind"]: row["held_bytes"] for row in rows(found, "kinds", "at the end")}
-    assert at_end == {"optimizer state": 16 * MB, "before the recording": 8 * MB}
+    assert at_end == {"optimizer state": 16 * MB, "allocated before recording began": 8 * MB}
 
 
 def test_lines_hold_what_they_made(tmp_path):
@@ -134,7 +136,7 @@ def test_a_snapshot_without_history_tells_what_is_there(tmp_path):
     allocator.alloc(5 * MB)
     found = memory([allocator.write(tmp_path / "s.pickle")])
     said = render("text", found, Options(width=200))
-    assert "5.00 MB allocated at the peak: 100.0% before the recording" not in said
+    assert "5.00 MB allocated at the peak: 100.0% allocated before recording began" not in said
     assert "5.00 MB allocated at the end" in said
     assert "contains no allocation history" in said
 
@@ -147,7 +149,7 @@ def test_what_holds_next_to_nothing_is_not_in_the_answer(tmp_path):
     allocator.alloc(1024)
     found = memory([allocator.write(tmp_path / "s.pickle")])
     answer = render("text", found, Options(width=200)).partition("note:")[0]
-    assert "50.0 MB allocated at the peak: 100.0% before the recording\n" in answer
+    assert "50.0 MB allocated at the peak: 100.0% allocated before recording began\n" in answer
 
 
 def test_every_form_can_be_written(tmp_path):
@@ -398,7 +400,7 @@ def test_blocks_from_before_are_known_by_their_stacks(tmp_path):
     allocator.is_recording = True
     allocator.free(allocator.alloc(MB, forward(22)))
     found = memory([allocator.write(tmp_path / "t.pickle")])
-    assert kinds_at(found, "at the end") == known | {"before the recording": 7 * MB}
+    assert kinds_at(found, "at the end") == known | {"allocated before recording began": 7 * MB}
 
 
 @pytest.mark.parametrize(("has_times", "start"), [(True, 0), (False, 8 * MB)])
@@ -428,6 +430,13 @@ def test_fragmentation_is_advised_only_if_much_memory_is_unused(tmp_path, held, 
     said = render("text", memory([allocator.write(tmp_path / "s.pickle")]), Options(width=200))
     assert ("ragmentation" in said) == is_said
     assert ("expandable segments" in said or "expandable_segments" in said) == is_said
+
+
+def test_expandable_segments_lower_what_is_reserved_not_the_peak():
+    row = {"change": "expandable segments", "place": "", "saves_bytes": 389 * MB, "fix": "Set it."}
+    assert sentences([advice_note(row | {"is_enough": None})]) == [
+        "Lowers reserved memory by up to 389 MB: expandable segments. Set it."
+    ]
 
 
 @pytest.mark.parametrize("name", ["activation checkpointing", "8-bit optimizer"])

@@ -76,8 +76,8 @@ def compare(
         list[str] | None,
         option(
             "--max-regression",
-            "Exit with code 6 if NEW is worse than BASE by more than LIMIT: 5% (of throughput, "
-            "else of step time), or 5% of one measure: step_without_waits_ns=5%.",
+            "Exit with code 6 if NEW is worse than BASE by more than LIMIT (7: undecided): 5% (of "
+            "throughput, else of step time), or 5% of one measure: step_without_waits_ns=5%.",
             "LIMIT",
         ),
     ] = None,

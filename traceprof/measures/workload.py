@@ -167,12 +167,19 @@ def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool 
     return _sum_by([Table({"name": names, "ns": lengths_of(ranges), "n": counts})], "name")
 
 
+_BACKWARD_PASS: Final = "backward"
+"""The name of a backward pass in recordings of traceprof."""
+
+
 def _longest_name(found: list[Table]) -> list[Note]:
     """Return a note on the name with the most time in ``found``; an empty list if there is none."""
     sums = _sum_by(found, "name")
     if sums.empty:
         return []
     top = sums.row(int(sums["ns"].argmax()))
+    if top["name"] == _BACKWARD_PASS:
+        what = "backward pass" if top["n"] == 1 else "backward passes"
+        return [Note.of(f"{{n:count}} {what} recorded", n=top["n"])]
     return [Note.of("{n:count} range(s) named {name}", n=top["n"], name=top["name"])]
 
 

@@ -95,7 +95,8 @@ class TraceInfo:
     ``warnings`` are one-line sentences about suspicious data. ``is_part``: the trace was cut out of
     a larger one, without the work that its last calls launched. ``has_some_devices_only``: it also
     lacks the work that calls launched on devices that were left out. ``recording`` is the CPU
-    time that recording took, None if it is small or unknown.
+    time that recording took, None if it is small or unknown. ``is_without_gpu``: the recorder found
+    no GPU in the machine.
     """
 
     path: str = ""
@@ -108,6 +109,7 @@ class TraceInfo:
     is_part: bool = False
     has_some_devices_only: bool = False
     recording: RecordingCost | None = None
+    is_without_gpu: bool = False
 
     @property
     def recorded_by(self) -> RecordedBy:
@@ -336,10 +338,13 @@ _cuts: Final = weakref.WeakValueDictionary[tuple[int, TimeWindow], Trace]()
 
 
 _OF_DEVICES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "api_calls", "syncs"})
+WITHOUT_GPU: Final = "recorded on a machine without a GPU"
 
 
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
     """Return how to record table ``name`` with the recorder of this trace."""
+    if info.is_without_gpu and name in _OF_DEVICES:
+        return WITHOUT_GPU
     is_by_traceprof = _is_by_traceprof(info, recorded)
     how = (RecordedBy.OWN if is_by_traceprof else info.recorded_by).how_to(name)
     # PyTorch operators without a CUDA call: they ran on the CPU, or the profiler ignored the GPU.

@@ -23,6 +23,8 @@ from traceprof.secrets import kept_variables, masked_command, storable, without_
 _DRIVER_PARAMETERS: Final = Path("/proc/driver/nvidia/params")
 _NVLINK_SPEED_FIELD: Final = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: per link, one way
 _MAX_LINKS: Final = 36
+_GPU_FILES: Final = ("kfd", "dxg", "nvmap", "nvhost-gpu", "accel*", "dri/renderD*")
+"""Device files of the GPUs that `has_gpu` does not know: AMD, WSL, Jetson, and others."""
 # nvmlGpuTopologyLevel_t → its name in `nvidia-smi topo -m`
 _TOPOLOGY_LEVELS: Final = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
@@ -52,6 +54,14 @@ _MPI_VERSIONS: Final = (
 def has_gpu() -> bool:
     """Return whether the driver reports a GPU. Device files can exist without a GPU."""
     return any(Path("/proc/driver/nvidia/gpus").glob("*"))
+
+
+def count_of_no_gpu(devices: Path = Path("/dev")) -> dict[str, str]:
+    """Return that this machine has 0 GPUs if Linux shows none of any vendor, else nothing."""
+    if has_gpu() or platform.system() != "Linux":
+        return {}
+    has_other = any(found for pattern in _GPU_FILES for found in devices.glob(pattern))
+    return {} if has_other else {"gpu.count": "0"}
 
 
 def why_no_counters() -> str | None:
@@ -342,7 +352,7 @@ def read_environment(command: Sequence[str], folder: Path | None = None) -> dict
         "command": " ".join(masked_command(command)),
         **machine_facts(),
         **dict(network_facts()),
-        **gpu_facts(),
+        **(gpu_facts() or count_of_no_gpu()),
         **mpi_facts(command),
         **git_facts(folder or Path.cwd()),
     }

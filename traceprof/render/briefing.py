@@ -111,6 +111,12 @@ def briefing_of(document: Document) -> Briefing:
     )
     position = f"at {start}" if start == end else f"from {start} to {end}"
     length, run_length = (format_duration(span.duration_ns) for span in (window, document.span))
+    times = f"{length}, {position} of {run_length}"
+    if window.gaps:  # the steps are shorter than the time from the first to the last
+        (first, unit), last_unit = start.split(" "), end.split(" ")[1]
+        begin = first if unit == last_unit else start
+        what = " of steps" if window.is_of_steps else ""
+        times = f"{length}{what} in {begin}–{end} of {run_length}"
     warnings = document.info.warnings
     if len(warnings) > MAX_SIMILAR_WARNINGS:
         warnings = merge_similar_warnings(warnings)
@@ -118,7 +124,7 @@ def briefing_of(document: Document) -> Briefing:
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
         window=plain_text(document.selection.label),
-        times=f"{length}, {position} of {run_length}",
+        times=times,
         notes=tuple(sentences(document.selection.notes)),
         warnings=tuple(map(plain_text, warnings)),
     )

@@ -171,7 +171,12 @@ def _card(title: str, html: str) -> str:
 
 
 def _tables(section: Section, max_rows: int, charts: Mapping[str, str]) -> str:
-    shown = (section.table, *section.more)
-    tables = "".join(html_table(table, table.about or section.name, max_rows) for table in shown)
     title = f"{section.title}: tables" if section.name in charts else section.title
-    return _card(title, f"{tables}{html_list(sentences(section.result.notes))}")
+    return _card(title, tables_html(section, max_rows))
+
+
+def tables_html(section: Section, max_rows: int, *, is_first_left_out: bool = False) -> str:
+    """Return the tables and notes of a result; without its first table, also without its notes."""
+    shown = section.more if is_first_left_out else (section.table, *section.more)
+    tables = "".join(html_table(table, table.about or section.name, max_rows) for table in shown)
+    return tables if is_first_left_out else tables + html_list(sentences(section.result.notes))

@@ -87,7 +87,7 @@ RENDERERS: Final[Registry[Renderer]] = Registry(
         Renderer("json", "for programs; the schema is in docs/schema", ".json_text:render_json"),
         Renderer("csv", "one table, for spreadsheets", ".tables_text:render_csv"),
         Renderer("markdown", "tables for documents", ".tables_text:render_markdown"),
-        Renderer("html", "charts and tables as an HTML page", ".html_text:render_html"),
+        Renderer("html", "charts and tables as an HTML page", ".report.page:render_page"),
     ),
 )
 

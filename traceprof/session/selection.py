@@ -35,6 +35,7 @@ from traceprof.measures.host.ranges import RANGE, find_ranges
 from traceprof.measures.steps.base import base_within, steady_window
 from traceprof.measures.steps.costs import OCCASIONS
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.from_phases import RECORDED_PHASES
 from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.measures.steps.ledger import CUT, INCOMPLETE, SLOW, ledger_within
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
@@ -324,7 +325,10 @@ def _steady(ranks: Ranks) -> Selection:
     numbers = kept["step"]
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
     which = "Step {first}" if values["first"] == values["last"] else "Steps {first}–{last}"
-    text = f"{which} ({{origin}})BORDERS."
+    is_found = steps.source.startswith(RECORDED_PHASES)
+    text = (
+        f"{which}, found from {{origin}}BORDERS." if is_found else f"{which} ({{origin}})BORDERS."
+    )
     if is_warmup.any():
         dropped = table.take(is_warmup)
         each = [dropped.take(rows) for rows in rows_by_value(dropped["process"]).values()]

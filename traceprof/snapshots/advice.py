@@ -28,6 +28,7 @@ _MIN_BLOCKS: Final = 3
 _MIN_OF_LINE_RATIO: Final = 0.1
 _SMALL_STATE_RATIO: Final = 0.75
 """8-bit optimizers keep 1 byte instead of 4 for each value of the state, and scales."""
+_EXPANDABLE: Final = "expandable segments"
 _CHECKPOINTING: Final = "activation checkpointing"
 _FIXES: Final = {
     _CHECKPOINTING: "Wrap each repeated block in torch.utils.checkpoint.checkpoint(block, x, "
@@ -37,7 +38,7 @@ _FIXES: Final = {
     "8-bit optimizer": "Use an optimizer with 8-bit state, such as bitsandbytes.optim.AdamW8bit.",
     "gradients freed earlier": "Call optimizer.zero_grad(set_to_none=True) right after "
     "optimizer.step(), so that gradients do not exist during the next forward pass.",
-    "expandable segments": "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    _EXPANDABLE: "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
 }
 """How to make each change, by its name."""
 _TRIED: Final = {_CHECKPOINTING: "checkpoint", "8-bit optimizer": "optimizer_8bit"}
@@ -74,11 +75,13 @@ def advice_rows(replayed: Replay, placed: Table, steps_end: Counts) -> list[dict
 def advice_note(advice: dict[str, Any]) -> Note:
     """Return a sentence on a change that lowers the peak, from its row."""
     place = " at {place}" if advice["place"] else ""
-    saves = "{saves:bytes} at the peak"
+    saves = "Saves up to {saves:bytes} at the peak"
+    if advice["change"] == _EXPANDABLE:
+        saves = "Lowers reserved memory by up to {saves:bytes}"
     if advice["is_enough"]:
-        saves = "{saves:bytes}, so that the allocation that failed fits"
+        saves = "Saves up to {saves:bytes}, so that the allocation that failed fits"
     return Note.of(
-        f"Saves up to {saves}: {{change}}{place}. {{fix}}",
+        f"{saves}: {{change}}{place}. {{fix}}",
         saves=advice["failure_saves_bytes"] if advice["is_enough"] else advice["saves_bytes"],
         change=advice["change"],
         place=advice["place"],
@@ -165,7 +168,7 @@ def _unused_row(replayed: Replay) -> list[dict[str, Any]]:
     at_failure = None
     if failed is not None:
         at_failure = int(replayed.reserved_bytes[failed + 1] - replayed.level_bytes[failed + 1])
-    return [_named("expandable segments", "", max(unused, 0), at_failure, replayed)]
+    return [_named(_EXPANDABLE, "", max(unused, 0), at_failure, replayed)]
 
 
 def _named(

@@ -34,7 +34,7 @@ ACTIVATIONS: Final = "activations"
 COMMUNICATION: Final = "communication"
 WORKSPACES: Final = "workspaces"
 TEMPORARY: Final = "temporary"
-BEFORE_ALL: Final = "before the recording"
+BEFORE_ALL: Final = "allocated before recording began"
 UNKNOWN: Final = "unknown"
 
 BELOW: Final = " < "

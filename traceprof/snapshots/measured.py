@@ -201,9 +201,9 @@ def _device_row(device: _Device) -> dict[str, Any]:
         "most_reserved_bytes": int(replayed.reserved_bytes.max()),
         "reserved_bytes": reserved,
         "rounding_bytes": int((blocks["size_bytes"] - blocks["requested_bytes"])[is_live].sum()),
-        "unused_bytes": int(unused.sum()),
-        "largest_unused_bytes": int(unused.max(initial=0)),
-        "unused_ratio": int(unused.sum()) / reserved if reserved else None,
+        "unused_at_end_bytes": int(unused.sum()),
+        "largest_unused_at_end_bytes": int(unused.max(initial=0)),
+        "unused_at_end_ratio": int(unused.sum()) / reserved if reserved else None,
         "allocations_count": int((events["action"] == "alloc").sum()),
         "out_of_memory_count": int((events["action"] == "oom").sum()),
         "asked_bytes": None if failed is None else int(events["size_bytes"][failed]),
@@ -407,13 +407,16 @@ def _failure_notes(name: str, row: dict[str, Any]) -> Iterator[Note]:
     )
     if row["device_free_bytes"] is not None:
         yield Note.of("Free GPU memory: {free:bytes}", free=row["device_free_bytes"])
-    is_much = (row["unused_ratio"] or 0.0) >= _MIN_UNUSED_RATIO
-    if is_much and row["unused_bytes"] >= row["asked_bytes"] > row["largest_unused_bytes"]:
+    is_much = (row["unused_at_end_ratio"] or 0.0) >= _MIN_UNUSED_RATIO
+    if (
+        is_much
+        and row["unused_at_end_bytes"] >= row["asked_bytes"] > row["largest_unused_at_end_bytes"]
+    ):
         yield Note.of(
             "Fragmentation: {unused:bytes} are reserved but unused, in blocks of at most "
             "{largest:bytes}. Try {setting}.",
-            unused=row["unused_bytes"],
-            largest=row["largest_unused_bytes"],
+            unused=row["unused_at_end_bytes"],
+            largest=row["largest_unused_at_end_bytes"],
             setting=_EXPANDABLE,
         )
 

@@ -38,9 +38,9 @@ DEVICES: Final = ResultSpec.of(
     derived most_reserved_bytes: highest memory that the allocator reserved on the GPU
     derived reserved_bytes: memory reserved by the allocator at the time of the snapshot
     derived rounding_bytes: difference between block sizes and requested sizes at the end
-    derived unused_bytes: reserved but unused memory at the end
-    derived largest_unused_bytes: largest block of unused memory
-    derived unused_ratio: unused_bytes as a share of reserved_bytes
+    derived unused_at_end_bytes: reserved but unused memory at the time of the snapshot
+    derived largest_unused_at_end_bytes: largest block of unused memory at that time
+    derived unused_at_end_ratio: unused_at_end_bytes as a share of reserved_bytes
     derived allocations_count: number of recorded allocations
     derived out_of_memory_count: number of out-of-memory errors
     derived asked_bytes: requested size at the last out-of-memory error
@@ -121,7 +121,8 @@ GROWTH: Final = ResultSpec.of(
     """,
 )
 ADVICE: Final = ResultSpec.of(
-    "table advice: changes that lower the peak, the largest saving first; each is an upper bound",
+    "table advice: changes that lower the peak, or reserved memory (expandable segments), the "
+    "largest saving first; each is an upper bound",
     _KEYS,
     """
     key change: change of the program
@@ -143,7 +144,7 @@ SPECS: Final = {
 }
 ABOUT: Final = {
     MEMORY_NAME: "GPU memory, from the PyTorch allocator",
-    "advice": "changes that lower the peak, in bytes",
+    "advice": "changes that save memory, in bytes",
     "kinds": "memory by category",
     "holders": "memory by source line",
     "steps": "memory by step",

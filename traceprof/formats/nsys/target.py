@@ -53,6 +53,7 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
         schema_version=about.get("EXPORT_SCHEMA_VERSION", ""),
         host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
         utc_epoch_ns=first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
+        is_without_gpu=database.settings("TRACEPROF_ENVIRONMENT").get("gpu.count") == "0",
     )
 
 

@@ -23,7 +23,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
-from traceprof.model.trace import Trace
+from traceprof.model.trace import WITHOUT_GPU, Trace
 
 SMS_ACTIVE: Final = re.compile(r"SMs? Active\b")
 """Counter of the share of time in which an SM had work, as a mean over all SMs."""
@@ -125,8 +125,9 @@ SPEC: Final = ResultSpec.of("""
         the unit; empty for PCIe and NVLink, which copies use
     largest top_ratio: largest sample
     """)
-_NO_COUNTERS: Final = (
-    "the trace contains no GPU counters; record with `traceprof record --with nsys --gpu-metrics`, "
+_NO_COUNTERS: Final = "the trace contains no GPU counters"
+_HOW_TO_COUNT: Final = (
+    f"{_NO_COUNTERS}; record with `traceprof record --with nsys --gpu-metrics`, "
     "which needs root or NVreg_RestrictProfilingToAdminUsers=0"
 )
 
@@ -140,7 +141,10 @@ def measure_counters(ranks: Ranks) -> Result:
     for row in chain.from_iterable(ranks.each(_rows_of_trace)):
         rows.setdefault((row["device"], row["counter"]), row)
     result = Result("counters", SPEC, {"counters": SPEC.tables[0].of_rows(list(rows.values()))})
-    return result.with_notes(*_notes(ranks)) if rows else result.lacking(_NO_COUNTERS)
+    if rows:
+        return result.with_notes(*_notes(ranks))
+    is_without_gpu = all(part.info.is_without_gpu for part in ranks)
+    return result.lacking(f"{_NO_COUNTERS}: {WITHOUT_GPU}" if is_without_gpu else _HOW_TO_COUNT)
 
 
 def _rows_of_trace(trace: Trace) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import stack
-from traceprof.model.trace import Trace
+from traceprof.model.trace import WITHOUT_GPU, Trace
 from traceprof.names.ranges import UNCLAIMED
 
 _MEMORY_METRIC: Final = re.compile(
@@ -33,8 +33,9 @@ _UNITS: Final = (
     (re.compile(r"byte|\bb\b", re.IGNORECASE), 1),
 )
 
-_NO_SAMPLES: Final = (
-    "the trace contains no memory samples; record with `traceprof record`, or call "
+_NO_SAMPLES: Final = "the trace contains no memory samples"
+_HOW_TO_SAMPLE: Final = (
+    f"{_NO_SAMPLES}; record with `traceprof record`, or call "
     'traceprof.metric("memory_allocated_bytes", torch.cuda.memory_allocated())'
 )
 
@@ -95,7 +96,10 @@ def measure_memory(ranks: Ranks) -> Result:
     if len(samples):
         return result
     has_others = any(ranks.each(_has_memory_samples))
-    return result.with_notes(_NONE_IN_WINDOW) if has_others else result.lacking(_NO_SAMPLES)
+    if has_others:
+        return result.with_notes(_NONE_IN_WINDOW)
+    is_without_gpu = all(part.info.is_without_gpu for part in ranks)
+    return result.lacking(f"{_NO_SAMPLES}: {WITHOUT_GPU}" if is_without_gpu else _HOW_TO_SAMPLE)
 
 
 def _has_memory_samples(trace: Trace) -> bool:

@@ -34,7 +34,7 @@ _WIDTH, _HEIGHT = 960, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 12, 40
 _GRID_LINES: Final = 5
 _COLORS: Final = {
-    "before_the_recording": "h2h",
+    "allocated_before_recording_began": "h2h",
     "parameters": "compute",
     "optimizer_state": "d2d",
     "gradients": "h2d",

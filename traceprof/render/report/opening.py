@@ -153,9 +153,12 @@ def stragglers_html(document: Document) -> str:
 
 
 def findings_html(
-    stills: StillPictures, findings: Result, window: TimeWindow, briefing: Briefing
+    stills: StillPictures | None, findings: Result, window: TimeWindow, briefing: Briefing
 ) -> str:
-    """Return the findings as a list; ``window`` is the time span that the timeline shows."""
+    """Return the findings as a list; ``window`` is the time span that the timeline shows.
+
+    Without ``stills``, the page has no timeline, and worst cases are windows to paste.
+    """
     items = [
         _finding(row, _worst_case(stills, window, row)) for row in findings_for_people(findings)
     ]
@@ -211,11 +214,14 @@ def _saving(finding: Row) -> str:
     return f'<span class="saving">{html_text(words)}</span>' if words else ""
 
 
-def _worst_case(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
+def _worst_case(stills: StillPictures | None, shown: TimeWindow, finding: Row) -> str:
     """Return time and picture of a finding's worst case, linked to the page's timeline.
 
     Returns "" if the finding has no worst case. ``shown`` is the time span of the timeline.
     """
+    if stills is None:
+        worst = finding["window"] and html_text(f"worst case: --window {finding['window']}", 90)
+        return f'<p class="note">{worst}</p>' if worst else ""
     place = _worst_window(stills.ranks, finding)
     if place is None:
         return ""
