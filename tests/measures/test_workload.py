@@ -166,6 +166,16 @@ def test_what_is_paid_once_counts_once() -> None:
     }
 
 
+def test_garbage_collections_before_the_first_step_are_no_cost_of_training() -> None:
+    builder = TraceBuilder()
+    for at in (10, 30, 125):
+        builder.range("gc", at, at + 5, domain="traceprof")
+    for i in range(4):
+        builder.step(100 + 20 * i, 120 + 20 * i, number=i)
+    costs = one_off_costs(Ranks.of(builder.build()))
+    assert plain(costs, "kind", "count", "total_ns") == [("garbage collection", 1, 5)]
+
+
 def test_what_takes_next_to_nothing_is_no_cost() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 100_000).api_call("cuModuleLoadData", 10, 60)
     assert one_off_costs(Ranks.of(builder.build())).empty

@@ -325,7 +325,7 @@ def _usual_answer(side: WindowSide, ratio: float, *, is_slowest: bool) -> str:
     change += "." if abs(ratio) < _MIN_NOTABLE_RATIO else ", within the variation of the steps."
     if is_slowest:
         noun = ITERATION if side.name.startswith(ITERATION) else STEP
-        return f"No {noun} was slow: the slowest is {change}"
+        return f"No {noun} of the window was slow: the slowest is {change}"
     return f"{side.name.capitalize()} is not slow: it is {change}"
 
 

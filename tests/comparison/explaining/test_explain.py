@@ -320,7 +320,8 @@ def test_where_no_step_was_slow_the_answer_says_so() -> None:
     """The slowest takes 0.01 ms longer than the others, which last 10 ms."""
     result = explained(Loop(longer_ns=10 * US, steps=12).trace(), "slowest")
     assert (
-        result.scalars["answer"] == "No step was slow: the slowest is 0.1% longer than the median."
+        result.scalars["answer"]
+        == "No step of the window was slow: the slowest is 0.1% longer than the median."
     )
     assert result.scalars["is_usual"]
     document = explain(run_of(Ranks.of(Loop(longer_ns=10 * US, steps=12).trace())), "slowest")

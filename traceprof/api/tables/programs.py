@@ -135,8 +135,8 @@ class TablesOfPrograms(ShownRun):
                 the step is shorter)
             grown_part: part of GPU time that explains most of excess_ns; "" if none does
             grown_part_ns: growth of grown_part compared with its usual time
-            grown_phase: phase on the host that explains most of excess_ns, or "profiler" or
-                "between_steps"; "" if none does
+            grown_phase: phase on the host that explains most of excess_ns, or "profiler",
+                "between_steps", or "cpu_wait" (the thread waits for a CPU core); "" if none does
             grown_phase_ns: growth of grown_phase compared with its usual time
             excess_cause: periodic cost that made the step longer (evaluation, checkpoint,
                 compiling, loading kernels, or garbage collection); such a step does not count as

@@ -102,10 +102,12 @@ def _cost_spans(kind: str, rows: Table) -> Table:
 def _named_costs(trace: Trace) -> Iterator[Table]:
     """Yield the ranges and calls whose names indicate a kind of cost."""
     yield _cost_spans(COMPILING, compiling_ranges(trace))
-    ranges = trace.ranges
-    yield _cost_spans(
-        GARBAGE, ranges.take((ranges["domain"] == TRACEPROF_DOMAIN) & (ranges["name"] == "gc"))
-    )
+    ranges, steps = trace.ranges, find_steps(trace).table
+    garbage = ranges.take((ranges["domain"] == TRACEPROF_DOMAIN) & (ranges["name"] == "gc"))
+    # Imports and the construction of a model collect before the first step; training does not.
+    first = {p: steps["start_ns"][rows].min() for p, rows in rows_by(steps, "process").items()}
+    begins = [first.get(process, -np.inf) for process in garbage["process"].tolist()]
+    yield _cost_spans(GARBAGE, garbage.take(garbage["end_ns"] > np.array(begins)))
     saved = trace.copies["n_bytes"][trace.copies["direction"] == "d2h"]
     if len(saved) >= _MIN_SAVED_COPIES and saved.sum() >= _MIN_SAVED_BYTES:
         yield _cost_spans(CHECKPOINT, _unnamed_checkpoints(trace))
