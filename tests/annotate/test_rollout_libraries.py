@@ -6,6 +6,17 @@ import types
 
 import pytest
 
+
+def run_coroutine(coroutine):
+    """Run a coroutine, also in a worker whose thread already has a loop of Playwright."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        return asyncio.run(coroutine)
+    finally:
+        asyncio._set_running_loop(running)
+
+
 FILES = {
     "vllm/entrypoints/llm.py": """
 import types
@@ -183,7 +194,7 @@ def test_timers_and_trainers_name_their_phases(emitted):
 def test_workers_of_verl_and_timers_of_slime_name_their_phases(emitted):
     worker = imported("verl.workers.engine_workers").ActorRolloutRefWorker()
     assert worker.update_actor(worker.compute_log_prob(3)) == 3
-    assert asyncio.run(worker.generate_sequences(4)) == 4  # its caller has a timer
+    assert run_coroutine(worker.generate_sequences(4)) == 4  # its caller has a timer
     timer = imported("slime.observability.timer").timer
     for name in ("actor_train", "ref_log_probs", "data_preprocess"):
         with timer(name):
@@ -200,7 +211,7 @@ def test_timers_of_a_coroutine_name_phases_unless_coroutines_take_turns(emitted)
         with timer("train_critic_and_policy"), timer("policy_train"):
             await asyncio.sleep(0)
 
-    asyncio.run(train())
+    run_coroutine(train())
     assert emitted == ["logprobs", "update", "update"]
     emitted.clear()
     begun = asyncio.Event()
@@ -219,5 +230,5 @@ def test_timers_of_a_coroutine_name_phases_unless_coroutines_take_turns(emitted)
     async def both():
         await asyncio.gather(generate(), update())
 
-    asyncio.run(both())
+    run_coroutine(both())
     assert emitted == []

@@ -31,7 +31,11 @@ def test_every_script_is_valid(path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("path", SCRIPTS[:-1], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SCRIPTS[:-1] if path.name != "running.mjs"],  # imports nothing
+    ids=lambda path: path.name,
+)
 def test_imports_name_what_the_other_module_exports(path: Path) -> None:
     own = {module.name: module.read_text("utf-8") for module in MODULES.glob("*.mjs")}
     found = re.findall(r'^import \{([^}]*)\} from "\./([a-z_]+\.mjs)"', own[path.name], re.M)

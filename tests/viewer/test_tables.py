@@ -84,7 +84,7 @@ def test_findings_come_with_the_verdict_in_the_words_of_the_page() -> None:
     panes = [open_pane("one", run_of(Ranks.of(builder.build())))]
     texts = _texts(show_tables(panes, None, ["findings"]))
     assert [text for text in texts if text.startswith("1× H100 (workload unknown: ")]
-    assert [text for text in texts if text.startswith("GPU-bound. GPU time per step of 1.000 ms: ")]
+    assert [text for text in texts if text.startswith("GPU-bound. GPU time per step of 1.00 ms: ")]
     assert [text for text in texts if text.startswith("Next: traceprof ")]
     assert not [
         text for text in _texts(show_tables(panes, None, ["kernels"])) if "GPU-bound" in text

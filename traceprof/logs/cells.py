@@ -28,7 +28,7 @@ NUMBER_IN_CELL: Final = re.compile(
 """A number, the deviation that may follow it, and its unit."""
 THOUSANDS: Final = re.compile(r"[-+]?+\d{1,3}+(?:[, '_]\d{3})++(?:\.\d++)?+")
 _REMARK: Final = re.compile(r"[(\[].*+")
-_DEVIATION: Final = re.compile(r"\s*+(?:±|\+/-|\+-|\\pm)\s{0,3}+\d.*+")
+_DEVIATION: Final = re.compile(r"\s?(?:±|\+/-|\+-|\\pm)\s{0,3}+\d.*+")
 _LENGTHS: Final = re.compile(r"(?:\d[\d.]*+\s?+[a-z]{1,7}+[\s,]{0,3}+){2,4}+", re.IGNORECASE)
 _LENGTH: Final = re.compile(
     r"(?<![\d.])(?P<number>\d[\d.]{0,20}+)\s?+(?P<unit>[a-z]{1,7}+)", re.IGNORECASE

@@ -29,7 +29,7 @@ def test_an_uneven_all_to_all_has_the_mean_of_its_ranks_and_an_imbalance() -> No
         builder.collective("all_to_all_v", 0, 100, **more)
         builder.collective("all_to_all", 200, 300, **{**more, "n_bytes": 100})
     told = sentences(run("collectives", builder.build()).notes)
-    assert "1 uneven all-to-all: one rank sends 1.667 times the mean size." in told
+    assert "1 uneven all-to-all: one rank sends 1.67 times the mean size." in told
     table = run("shared", builder.build()).table.to_frame()
     assert table["size_bytes"].tolist() == [300, 100]
     assert table["imbalance"].tolist() == pytest.approx([500 / 300, np.nan], nan_ok=True)

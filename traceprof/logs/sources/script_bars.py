@@ -14,9 +14,9 @@ from traceprof.logs.sources.torch_loops import LightningReader
 
 _YOLO_TITLE: Final = re.compile(r"^(?P<epoch>\d+)/(?P<last>\d+)\s+[\d.]+G\s")
 _YOLO_BAR: Final = re.compile(
-    r"^\s*+(?P<title>\S.*): \d{1,3}% (?:[━╸─ ]+ )?(?P<n>\d+)/(?P<total>\d+) "
-    r"(?:\[(?P<elapsed>\d[\d:]*)<[\d:?]+, +)?(?P<rate>[\d.]+)(?P<unit>it/s|s/it)"
-    r"(?: (?P<length>\d[\d:]*(?:\.\d+)?)s)?"
+    r"^\s*+(?P<title>[^%]{1,200}?): \d{1,3}% (?:[━╸─]++ )?+(?P<n>\d++)/(?P<total>\d++) "
+    r"(?:\[(?P<elapsed>\d[\d:]*+)<[\d:?]++, ++)?+(?P<rate>[\d.]++)(?P<unit>it/s|s/it)"
+    r"(?: (?P<length>\d[\d:]*+(?:\.\d++)?+)s)?+"
 )
 """The bar of version 8.3.190 and later, and that of notebooks, which has no blocks."""
 _OTHER_LOOP: Final = re.compile(
@@ -24,7 +24,7 @@ _OTHER_LOOP: Final = re.compile(
     r"|pars|comput|cach|shard|sanity|sampl|sav|upload|epochs?$)"
 )
 """Titles of bars that do not count training steps."""
-_PLACE: Final = re.compile(r"\s*[\[(]?\d+(?:/\d+)?[\])]?\s*:?$")
+_PLACE: Final = re.compile(r"\s?[\[(]?(?<!\d)\d++(?:/\d++)?+[\])]?+\s?:?$")
 """The number of an epoch at the end of a title."""
 
 

@@ -5,8 +5,11 @@ async function refresh() {
   if (!document.hidden) {
     try {
       const answer = await fetch("/state");
-      // The server escapes every text of the run.
-      if (answer.ok) document.getElementById("run").innerHTML = await answer.text();
+      if (answer.ok) {
+        // The server escapes every text of the run; a parsed document runs no script either.
+        const state = new DOMParser().parseFromString(await answer.text(), "text/html");
+        document.getElementById("run").replaceChildren(...state.body.childNodes);
+      }
       document.body.classList.toggle("is-lost", !answer.ok);
     } catch {
       document.body.classList.add("is-lost");
