@@ -1,6 +1,6 @@
 // How the JavaScript of the timeline is linted (scripts/lint). It runs in browsers, without a build.
 const browser = [
-  "Blob", "clearTimeout", "CSS", "CustomEvent", "DecompressionStream", "document", "fetch",
+  "Blob", "clearTimeout", "CSS", "CustomEvent", "DecompressionStream", "document", "DOMParser", "fetch",
   "getComputedStyle", "history", "ImageData", "innerHeight", "innerWidth", "localStorage",
   "location", "matchMedia", "navigator", "performance", "Plotly", "requestAnimationFrame", "ResizeObserver",
   "Response", "setTimeout", "TextDecoder", "URL", "URLSearchParams", "window",
