@@ -9,7 +9,10 @@ import pytest
 
 from tests.logs.reading import one_run, rows, said
 from traceprof.errors import TraceprofError
+from traceprof.logs.gathered import LogRuns
+from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.bars import ProgressBar
+from traceprof.logs.sources.script_bars import ScriptBarsReader
 
 S = 1e9
 OLD_YOLO = """\
@@ -66,6 +69,14 @@ def test_the_bar_that_takes_the_most_time_counts_the_steps(tmp_path: Path) -> No
     assert epochs["duration_ns"].tolist() == pytest.approx([25 * S, 20 * S])
     assert rows(run, "loss")["value"].tolist() == [0.5, 0.1, 0.5, 0.1]
     assert "the one that takes the most time" in said(run)
+
+
+def test_a_bar_that_is_redrawn_often_keeps_one_state_per_second() -> None:
+    reader = ScriptBarsReader(LogRuns(), "a", next(s for s in SOURCES if s.name == "progress-bars"))
+    for n in range(1, 1001):
+        reader.take_bar(ProgressBar("", n, 1000, float(n // 100), 0.01, {}))
+    ((_, bars),) = reader.loops.items()
+    assert [bar.n for bar in bars] == [*range(99, 1000, 100), 1000]
 
 
 def test_bars_of_downloads_are_no_training(tmp_path: Path) -> None:

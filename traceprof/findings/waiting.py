@@ -22,7 +22,7 @@ from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 
 _MIN_WAITED_RATIO: Final = 0.05
-"""Share of the window from which waiting for each other is no fine balance of the ranks."""
+"""Share of the window from which the load balance of waiting ranks is not called fine."""
 _MIN_NOTED_RATIO: Final = 0.01
 _MIN_COST_FACTOR: Final = 2.0
 """A profiler costs much more on a rank if it costs twice as much as on any other rank."""

@@ -75,18 +75,22 @@ class ScriptBarsReader(LightningReader):
         self.loops: dict[tuple[str, int | None], list[ProgressBar]] = {}
 
     def take_bar(self, bar: ProgressBar) -> None:
-        """Keep one state of a bar until the end of the log."""
-        if not _OTHER_LOOP.search(bar.title):
-            title = _PLACE.sub("", bar.title)
-            self.loops.setdefault((title, bar.total), []).append(bar)
+        """Keep the last state of each second until the end of the log; bars print whole seconds."""
+        if _OTHER_LOOP.search(bar.title):
+            return
+        bars = self.loops.setdefault((_PLACE.sub("", bar.title), bar.total), [])
+        if bars and bars[-1].elapsed_s == bar.elapsed_s and bars[-1].n <= bar.n:
+            bars.pop()
+        bars.append(bar)
 
     def end(self) -> None:
         """Store the bars of the loop that takes the most time."""
-        passes = max(map(_passes, self.loops.values()), key=_total_s, default=[])
+        loops, self.loops = self.loops, {}
+        passes = max(map(_passes, loops.values()), key=_total_s, default=[])
         for epoch, bars in enumerate(passes):
             for bar in bars:
                 self.store_bar(bar, epoch)
-        if len(self.loops) > 1:
+        if len(loops) > 1:
             text = "several progress bars; the steps are those of the one that takes the most time"
             self.run.say(text)
 

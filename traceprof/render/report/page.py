@@ -41,11 +41,7 @@ def render_page(document: Answered, options: Options) -> str:
         tables = tables_html(section, options.rows or _ROWS, is_first_left_out=is_list)
         if tables:
             key = "losses" if is_list else section.name
-            heading = (
-                "Time other than compute, and what findings claim of it"
-                if is_list
-                else section.title
-            )
+            heading = "Time other than compute, by finding" if is_list else section.title
             cards.append(_card(key, heading, tables, is_folded=True))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
     command = f"traceprof report {shlex.quote(document.info.path)}"
