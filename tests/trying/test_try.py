@@ -68,14 +68,18 @@ def own_mean_ns(row, ends_s, warmup=5):
 
 
 def assert_clocks_agree(found):
-    """What was measured of each run is what the program's own clock says of the same steps."""
+    """What was measured of each run is what the program's own clock says of the same steps.
+
+    The system may take the processor away between the two readings of a step's end, for some
+    milliseconds: of the steps that are compared, that must be a small part.
+    """
     for row, ends_s in pairs_of(found):
         if not row["failure"]:
             assert row["step_ns"] == pytest.approx(own_mean_ns(row, ends_s), rel=0.03)
 
 
 def test_a_slow_loader_is_mended_by_workers(tried):
-    found = tried("workers", "--change", "workers=6", "--steps", "30", "--runs", "3")
+    found = tried("workers", "--change", "workers=6", "--steps", "120", "--runs", "3")
     row = found.rows()["workers=6"]
     assert row["verdict"] in ("faster", "not decided")  # not decided: the machine is busy
     assert row["saving_ratio"] > 0.2  # of 30 ms a batch, in six processes, 5 are left
@@ -107,7 +111,7 @@ def test_one_run_of_each_has_no_verdict_whatever_it_measures(tried):
 def test_what_a_cpu_may_gain_is_measured_whatever_it_gives(tried, monkeypatch, fault, changes):
     """It may save or cost, by the machine: the program's own clock says which."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    found = tried(fault, "--change", changes, "--steps", "24", *ONE_ROUND)
+    found = tried(fault, "--change", changes, "--steps", "60", *ONE_ROUND)
     runs = found.rows("runs")
     for name, row in found.rows().items():
         own = [one["step_ns"] for one in runs.values() if one["change"] == name]

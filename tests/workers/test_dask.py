@@ -121,6 +121,28 @@ def test_a_question_is_asked_again_where_nobody_is_left(generated: Path) -> None
     assert len(killed) == 1
 
 
+def test_an_answer_that_is_lost_with_its_worker_is_asked_for_again(generated: Path) -> None:
+    """Two answers wait to be read while their worker dies, and the scheduler knows of it."""
+    killed: list[str] = []
+
+    def kill(done: int, _: int) -> None:
+        if done == 2:
+            sent = [pool._done.get(timeout=60) for _ in range(2)]
+            killed.append(_kill_one(pool))
+            for one in sent:
+                while one.future.status == "finished":
+                    pass
+                pool._done.put(one)
+
+    pool = DaskPool("", 1, kill)
+    try:
+        found = pool.ask(_questions_of_one(generated, 9))
+    finally:
+        pool.close()
+    assert found == list(range(9))
+    assert len(killed) == 1
+
+
 def test_who_dies_while_files_are_looked_for_is_done_without(
     generated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +281,7 @@ def test_an_answer_of_a_worker_that_is_none_is_said(generated: Path) -> None:
         def __init__(self, answer: object) -> None:
             self.answer = answer
 
-        def result(self) -> object:
+        def result(self, timeout: float) -> object:
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer

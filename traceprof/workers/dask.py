@@ -62,6 +62,10 @@ _NO_GRAPH_WARNING: Final = {"distributed.admin.large-graph-warning-threshold": "
 _holders: Final[dict[int, Holder]] = {}
 
 
+class _LostAnswerError(Exception):
+    """The worker that held an answer died before the answer was read."""
+
+
 class DaskPool(WorkerPool):
     """Dask workers that answer questions. Questions about a file go to a worker that can read it.
 
@@ -69,7 +73,7 @@ class DaskPool(WorkerPool):
     """
 
     n_ahead = 2  # one to answer, one waiting
-    deaths = (KilledWorker,)
+    deaths = (KilledWorker, _LostAnswerError)
     died = (
         "the workers reading this file died (out of memory?); use fewer workers, so that each has "
         "more memory"
@@ -260,14 +264,28 @@ class _Sent:
 
     def _result(self) -> bytes:
         try:
-            text = self.future.result()
-        except (KilledWorker, CancelledError):
+            text = self._received()
+        except (KilledWorker, CancelledError, _LostAnswerError):
             raise
         except Exception as error:
             raise _no_answer(f"{type(error).__name__}: {error}") from error
         if not isinstance(text, bytes):
             raise _no_answer(f"a {type(text).__name__}")
         return text
+
+
+    def _received(self) -> Any:
+        """Return the answer that is on its way.
+
+        A future whose answer is lost is pending again, forever if only the dead worker may answer.
+        """
+        while self.future.status not in ("pending", "lost"):
+            try:
+                return self.future.result(timeout=POLL_INTERVAL_S)
+            except TimeoutError:
+                if self.future.status == "error":  # it is the worker's
+                    raise
+        raise _LostAnswerError
 
 
 def _no_answer(what: str) -> TraceError:
