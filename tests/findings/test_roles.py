@@ -7,6 +7,8 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.findings.found import findings_of, in_default_window
 from tests.training import MS, US
+from traceprof.measures.idle.idle import measure_idle
+from traceprof.measures.ranks.role_waits import with_waits_for_roles
 from traceprof.measures.ranks.roles import Roles, find_roles
 from traceprof.measures.ranks.rounds import join_steps_of_roles
 from traceprof.measures.ranks.work_times import find_slow_ranks
@@ -63,7 +65,8 @@ def rank_of(rank: int, work: tuple[int, int], *, trains: bool) -> RankTrace:
 
 
 def run_of(*members: RankTrace) -> Ranks:
-    return decide_steps(place_run(RunFiles("roles", members, len(members))))
+    ranks = decide_steps(place_run(RunFiles("roles", members, len(members))))
+    return with_waits_for_roles(ranks)
 
 
 def title_of(ranks: Ranks) -> str:
@@ -86,6 +89,21 @@ def test_the_trainer_waits_for_the_rollout() -> None:
         "other 3.0%",
     )
     assert found[0].saving_ns == pytest.approx(270 * MS, rel=0.01)
+
+
+def test_idle_time_of_a_gpu_that_waits_for_a_role_is_not_blamed_on_its_host() -> None:
+    ranks = run_of(rank_of(0, (700, 970), trains=True), rank_of(1, (0, 700), trains=False))
+    rows = measure_idle(in_default_window(ranks)).table.rows()
+    shares = {(row["device"], row["cause"]): row["share_ratio"] for row in rows}
+    assert shares[0, "role"] == pytest.approx(0.7, abs=0.001)
+    assert shares[1, "role"] == pytest.approx(0.27, abs=0.001)
+    assert sum(share for (_, cause), share in shares.items() if cause != "role") < 0.001
+
+
+def test_idle_time_in_which_no_role_works_is_blamed_on_the_host() -> None:
+    ranks = run_of(rank_of(0, (700, 970), trains=True), rank_of(1, (0, 200), trains=False))
+    rows = measure_idle(in_default_window(ranks)).table.rows()
+    assert (0, "role") not in {(row["device"], row["cause"]) for row in rows}
 
 
 def test_a_rank_without_steps_is_not_compared_with_steps() -> None:

@@ -15,16 +15,13 @@ from traceprof.measures.collectives.clocks import why_no_common_clock
 from traceprof.measures.collectives.members import find_members, list_members
 from traceprof.measures.collectives.waits import waiting_of_members
 from traceprof.measures.host.states import find_host_phases
+from traceprof.measures.idle.losses import idle_times, within
 from traceprof.measures.ranks.roles import find_roles
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.names.ranges import PHASE_WORDS
 
 _MIN_SHARE_RATIO: Final = 0.05
-_MIN_GAP_RATIO: Final = 0.01
-"""Shorter gaps, as a share of a step, are launches of a role's own kernels."""
-_MIN_AT_WORK_RATIO: Final = 0.5
-"""A role waits in a gap if another role works in at least this share of the gap."""
 _N_PARTS: Final = 3
 _ACTION: Final = (
     "Let the roles work at the same time: generate the next batch while the trainer updates "
@@ -50,8 +47,9 @@ def role_waits(context: Context) -> Iterator[Finding]:
     if not of_trainers or not of_others:
         raise NotRecordedError("no activity of one of the roles was recorded")
     waits = _waits(context, {place: member for member, place in place_of.items()})
-    idle = _idle_waits(context, of_trainers, of_others)
-    idle |= _idle_waits(context, of_others, of_trainers)
+    idle = within(
+        idle_times(context.ranks)["role"], dict.fromkeys(place_of.values(), context.typical)
+    )
     waits |= {place: waits.get(place, Intervals.empty()) | time for place, time in idle.items()}
     claim = context.unclaimed(waits)
     typical_ns = max(1, context.typical.total_ns)
@@ -78,7 +76,6 @@ def role_waits(context: Context) -> Iterator[Finding]:
             whom=names[slower],
             share=shares[waiting],
             mean=sum(time.total_ns for time in waits.values()) / (len(place_of) * typical_ns),
-            idle=_idle_ratio(context, waits),
         ),
         claims=(_with_saving(claim, min(shares), len(place_of) * typical_ns),),
         kind=Kind.BOUNDED,
@@ -99,19 +96,6 @@ def role_waits(context: Context) -> Iterator[Finding]:
         "older weights.",
         window=context.longest_of(longest.starts, longest.ends),
     )
-
-
-def _idle_ratio(context: Context, waits: Mapping[int, Intervals]) -> float:
-    """Return the share of step time, over all GPUs, in which a GPU is idle in the waits of roles.
-
-    A page compares it with the other causes of idle time. The other waits are in communication.
-    """
-    idle_ns = sum(
-        (time - context.times[device].busy).total_ns
-        for device, time in waits.items()
-        if device in context.devices
-    )
-    return idle_ns / max(1, len(context.devices) * context.typical.total_ns)
 
 
 def _note_on_role(
@@ -182,23 +166,3 @@ def _waits(context: Context, member_of: dict[int, int]) -> dict[int, Intervals]:
     """Return when each place waited for other ranks in collectives and messages."""
     waiting = waiting_of_members(context.ranks.whole)
     return {place: waiting[member] & context.typical for place, member in member_of.items()}
-
-
-def _idle_waits(
-    context: Context, waiting: Sequence[int], working: Sequence[int]
-) -> dict[int, Intervals]:
-    """Return the long gaps of GPUs of one role in which GPUs of another role work."""
-    if not context.devices:
-        return {}
-    at_work = Intervals.empty()
-    for place in working:
-        at_work |= context.times[place].busy
-    min_ns = _MIN_GAP_RATIO * context.base.unit_ns
-    found = {}
-    for place in waiting:
-        gaps = context.typical - context.times[place].busy
-        starts, ends = gaps.starts, gaps.ends
-        is_wait = at_work.covered_ns(starts, ends) >= _MIN_AT_WORK_RATIO * (ends - starts)
-        is_wait &= ends - starts >= min_ns
-        found[place] = Intervals.union_of(starts[is_wait], ends[is_wait])
-    return found

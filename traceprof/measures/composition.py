@@ -115,6 +115,7 @@ _KEYS: Final = ("part", "kind", "name", "device")
 _WITHOUT_HOST: Final = {
     "queued": "(launched, not begun yet)",
     "peer": "(work shared with another device)",
+    "role": "(work of another role)",
 }
 """Names of idle time that the host did not cause, by cause."""
 

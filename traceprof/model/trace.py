@@ -18,6 +18,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.clipping import rows_inside, rows_of_rows
 from traceprof.model.grouping import places_of
+from traceprof.model.intervals import Intervals
 from traceprof.model.table import RowsOf, Table, opened, spill_to_disk
 from traceprof.model.tables import (
     ABSENT,
@@ -172,6 +173,8 @@ class Trace:
     - ``hardware`` is the hardware that the user specified, which overrides the built-in table.
     - ``warmup_steps`` is the user's number of leading warm-up steps (None: detect it).
     - ``steps`` are the steps, if they were determined for all ranks together.
+    - ``waits_for_roles`` is the idle time of each device in which it waits for ranks with another
+    role, if that was determined from all ranks together.
     - ``recordings`` is the recorded time of each process, if its file covers less than the run.
     - ``device_numbers_in_file`` maps devices of the run to their numbers in the file, if they
     differ.
@@ -202,6 +205,7 @@ class Trace:
     hardware: Hardware | None = None
     warmup_steps: int | None = None
     steps: Steps | None = None
+    waits_for_roles: Mapping[int, Intervals] = field(default_factory=dict, repr=False)
     recordings: Mapping[int, TimeWindow] = field(default_factory=dict, repr=False)
     device_numbers_in_file: Mapping[int, int] = field(default_factory=dict, repr=False)
     rows: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -311,6 +315,10 @@ class Trace:
     def with_steps(self, steps: Steps) -> Trace:
         """Return the same trace with the steps that were determined for all ranks together."""
         return self._with_whole(steps=steps)
+
+    def with_waits_for_roles(self, waits: Mapping[int, Intervals]) -> Trace:
+        """Return the same trace with the idle time of devices that wait for another role."""
+        return self._with_whole(waits_for_roles=waits)
 
     def with_hardware(self, hardware: Hardware) -> Trace:
         """Return the same trace on the hardware that the user described."""

@@ -218,16 +218,20 @@ def open_ranks(
     if opening.step_ranges is not None:
         ranks = mark_steps(ranks, opening.step_ranges)
     elif len(ranks) > 1:  # the steps of a single rank are found when they are needed
-        ranks = _with_rounds(decide_steps(ranks)) if is_tied else decide_steps(ranks)
+        ranks = _with_roles(decide_steps(ranks)) if is_tied else decide_steps(ranks)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
 
 
-def _with_rounds(ranks: Ranks) -> Ranks:
+def _with_roles(ranks: Ranks) -> Ranks:
     # Imported here: a single file has no roles. Collectives, which roles need, are read.
-    """Return the ranks with a rollout and its updates as one step, if they have roles."""
+    """Return the ranks with a rollout and its updates as one step, if they have roles.
+
+    They also know when a GPU of one role waits for the other role.
+    """
+    from traceprof.measures.ranks.role_waits import with_waits_for_roles
     from traceprof.measures.ranks.rounds import join_steps_of_roles
 
-    return join_steps_of_roles(ranks)
+    return with_waits_for_roles(join_steps_of_roles(ranks))
 
 
 def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:

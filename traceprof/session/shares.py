@@ -26,11 +26,6 @@ MIN_REST_RATIO: Final = 0.0005
 BY_HOST: Final = "communication"
 """The cause of idle time that is communication by the host."""
 
-ROLE: Final = "role"
-"""The cause of idle time that is waiting for ranks with another role, such as rollouts."""
-_CAUSES_BY_ROLES: Final = ("host", "unknown", "edge", "launch", "synchronizing", BY_HOST)
-"""The causes, seen from a rank itself, of idle time in which it waits for another role."""
-
 
 def parts_of(results: Mapping[str, Result]) -> dict[str, float]:
     """Return the share of each of the five parts from `breakdown`; {} without it."""
@@ -48,22 +43,14 @@ def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:
         return {}
     shares = np.nan_to_num(np.asarray(total["share_ratio"], np.float64)).tolist()
     found = dict(zip(map(str, total["cause"]), shares, strict=True))
-    # A GPU that waits for another role is idle because of that role, not of its own host.
-    waiting = waits_of_roles(results)
-    rest = waiting.idle_ratio if waiting else 0.0
-    for cause in _CAUSES_BY_ROLES if rest else ():
-        moved = min(rest, found.get(cause, 0.0))
-        found |= {cause: found.get(cause, 0.0) - moved, ROLE: found.get(ROLE, 0.0) + moved}
-        rest -= moved
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 class WaitsOfRoles(NamedTuple):
-    """Waits of ranks for ranks with another role: in words, and as shares of step time."""
+    """Waits of ranks for ranks with another role: in words, and as a share of step time."""
 
     text: str
     ratio: float
-    idle_ratio: float
 
 
 def waits_of_roles(results: Mapping[str, Result]) -> WaitsOfRoles | None:
@@ -72,7 +59,7 @@ def waits_of_roles(results: Mapping[str, Result]) -> WaitsOfRoles | None:
         if row["rule"] == "role_waits" and isinstance(row["title"], Note):
             values = row["title"].values
             text = f"the {values['who']} waits for the {values['whom']}"
-            return WaitsOfRoles(text, values["mean"], values["idle"])
+            return WaitsOfRoles(text, values["mean"])
     return None
 
 
@@ -100,7 +87,7 @@ _CAUSES: Final = {
     "host": "CPU work between launches",
     "queued": "queued work",
     "peer": "waiting for other GPUs",
-    ROLE: "waiting for another role",
+    "role": "waiting for another role",
     "edge": "start and end",
     "unknown": "not recorded",
 }

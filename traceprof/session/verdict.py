@@ -64,6 +64,7 @@ _BOUND_BY: Final = {
     "host": "host-bound",
     "profiler": "slowed by the profiler",
     "peer": "waiting for other devices",
+    "role": "waiting for another role",
     "edge": "active only part of the time",
     "unknown": "idle for a reason that was not recorded",
 }

@@ -273,7 +273,6 @@ class _Sent:
             raise _no_answer(f"a {type(text).__name__}")
         return text
 
-
     def _received(self) -> Any:
         """Return the answer that is on its way.
 

@@ -88,7 +88,8 @@ def _loss_names(made: Table) -> Texts:
     """Return the loss of each row of the composition."""
     part, kind, name = (np.asarray(made[column]) for column in ("part", "kind", "name"))
     losses = objects(_PART_LOSSES[part_name] for part_name in part)
-    losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _STRAGGLERS
+    is_waiting = (kind == WAITING) | ((part == IDLE) & ((kind == "peer") | (kind == "role")))
+    losses[is_waiting] = _STRAGGLERS
     losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING
     losses[(part == IDLE) & (kind == "data")] = _INPUT
     return losses

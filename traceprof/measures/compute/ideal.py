@@ -68,6 +68,7 @@ _IDLE_LABELS: Final = {
     "communication": "communication by the CPU",
     "host": "CPU-bound: framework overhead",
     "peer": "waiting for another GPU",
+    "role": "waiting for another role",
     "edge": "idle before the first and after the last kernel",
     "unknown": "idle, cause not recorded",
     "profiler": "profiler overhead",

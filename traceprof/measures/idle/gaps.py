@@ -106,7 +106,7 @@ The time at an edge is the time before the first or after the last work of the r
 
 CAUSES: Final = (
     *("data", "synchronizing", "communication", "launch", "host"),
-    *("queued", "peer", "profiler", "edge", "unknown"),
+    *("queued", "peer", "role", "profiler", "edge", "unknown"),
 )
 """What a device waits for.
 
@@ -119,6 +119,7 @@ CAUSES: Final = (
 * queued: the work was already launched. The gap is the pause between two kernels, or a wait for
   another stream or event.
 * peer: like queued, but before or after work in which another device takes part.
+* role: ranks with another role, such as rollouts, do the work that the device waits for.
 * profiler: the profiler itself runs, or it slows down launches. The slowdown is known only if the
   recording has steps without the profiler (`disturbances`).
 * edge: before the first or after the last work of the recording.
@@ -274,10 +275,12 @@ def _as_recorded(trace: Trace) -> tuple[Table, Table]:
     """Return the gaps and parts as recorded, without separating the overhead of the profiler."""
     gaps, parts, n_gaps = [], [], 0
     for device in used_devices(trace) or [ABSENT]:
+        waits = trace.whole.waits_for_roles.get(device, Intervals.empty())
         for found in _gaps_of(trace, device):
             some_gaps, ends = _bounded_gaps(trace, device, found)
             gaps.append(some_gaps.on_disk())
-            parts.append(_parts_of(trace, some_gaps, ends, n_gaps).on_disk())
+            of_device = _parts_of(trace, some_gaps, ends, n_gaps)
+            parts.append(_with_waits_for_roles(of_device, waits).on_disk())
             n_gaps += len(some_gaps)
     return Table.stacked(gaps), Table.stacked(parts)
 
@@ -291,6 +294,15 @@ def _parts_of(trace: Trace, gaps: Table, next_work: _NextWork, n_before: int) ->
     order = np.argsort(starts, kind="stable")  # the gaps of a device are also sorted
     columns = Packed(gap[order].wide() + n_before), starts[order], ends[order]
     return Table(dict(zip(_PART_COLUMNS, (*columns, cause[order]), strict=True)))
+
+
+def _with_waits_for_roles(parts: Table, waits: Intervals) -> Table:
+    """Return ``parts`` of one device with the cause "role" in its ``waits`` for another role."""
+    if not len(waits):
+        return parts
+    cause = parts["cause"].astype(np.int64)
+    is_wait = (waits.covered_ns(*bounds(parts)) > 0) & (cause != CAUSES.index("profiler"))
+    return parts.assign(cause=Packed(np.where(is_wait, CAUSES.index("role"), cause)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -59,6 +59,8 @@ class Roles:
 def find_roles(ranks: Ranks) -> Roles:
     """Return the roles of the ranks that share collectives or messages."""
     of_process = {p: role for found in ranks.each(_roles_in) for p, role in found.items()}
+    if not _are_several(of_process.values()):  # the usual case, which needs no collectives
+        return Roles({})
     rows = find_matches(ranks.whole).shared
     sharing = set(np.unique(rows["member"]).tolist())
     roles = {
@@ -66,8 +68,12 @@ def find_roles(ranks: Ranks) -> Roles:
         for place, member in enumerate(find_members(ranks))
         if place in sharing and member.process in of_process
     }
-    has_both = TRAINER in roles.values() and set(roles.values()) - {TRAINER}
-    return Roles(roles if has_both else {})
+    return Roles(roles if _are_several(roles.values()) else {})
+
+
+def _are_several(roles: Collection[str]) -> bool:
+    """Return whether some ranks train, and others have another role."""
+    return TRAINER in roles and bool(set(roles) - {TRAINER})
 
 
 def _roles_in(trace: Trace) -> dict[int, str]:
