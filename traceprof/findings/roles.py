@@ -120,7 +120,7 @@ def _note_on_role(
             waited = waits.get(-1 - i, Intervals.empty())
             for host in hosts if -1 - i in places else ():
                 for phase, time in host.times.items():
-                    words = PHASE_WORDS.get(phase, phase)
+                    words = _WORDS_OF_PASSES.get(phase) or PHASE_WORDS.get(phase, phase)
                     working[words] = working.get(words, 0.0) + ((time & typical) - waited).total_ns
     whole_ns = max(1, len(places) * typical.total_ns)
     parts = {part: ns / whole_ns for part, ns in working.items()}
@@ -135,6 +135,10 @@ def _note_on_role(
         **{f"part{i}": part for i, part in enumerate(largest)},
         **{f"share{i}": parts[part] for i, part in enumerate(largest)},
     )
+
+
+_WORDS_OF_PASSES: Final = {"eval": "forward passes"}
+"""Words for passes without gradients: a rollout is no evaluation."""
 
 
 def _name_of(role: str) -> str:

@@ -64,9 +64,8 @@ class Material:
     @cached_property
     def ranks(self) -> Ranks:
         """The run with the tables that describe it; with all events if `parts` needs them."""
-        everything = self.run.within("all")
         tables = SELF_DESCRIPTION if self._is_in_parts else frozenset(TABLES)
-        ranks = everything.of_ranks(tables).whole
+        ranks = self.run.of_files(tables)
         return ranks if self.only_ranks is None else ranks.map(self._without_other_ranks)
 
     def _without_other_ranks(self, trace: Trace) -> Trace:

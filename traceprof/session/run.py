@@ -23,7 +23,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import DEVICE_TABLES, RecordedBy, Trace
 from traceprof.processes import PROGRESS
-from traceprof.session.opening import open_ranks, read_more
+from traceprof.session.opening import of_each_rank, open_ranks, read_more
 from traceprof.session.options import Opening
 from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
@@ -81,6 +81,9 @@ class _Source:
     opening: Opening
     tables: frozenset[str] = frozenset()
     ranks: Ranks | None = None
+    """The ranks as their files were read: one trace per file."""
+    of_each_rank: tuple[Ranks, Ranks] | None = None
+    """`ranks` as it was, and the same with one trace per rank."""
     notes: tuple[Note, ...] = ()
     knows_steps: bool = False
     windows: dict[str | None, _Part] = field(default_factory=dict)
@@ -99,7 +102,17 @@ class _Source:
         return any(path.stat().st_size > LARGE_BYTES for path in files)
 
     def whole(self, tables: frozenset[str]) -> Ranks:
-        """Return the whole run with at least ``tables`` read."""
+        """Return the whole run, one trace per rank, with at least ``tables`` read."""
+        return self.separated(self.as_read(tables))
+
+    def separated(self, ranks: Ranks) -> Ranks:
+        """Return ``ranks`` with one trace per rank."""
+        if self.of_each_rank is None or self.of_each_rank[0] is not ranks:
+            self.of_each_rank = ranks, of_each_rank(ranks, self.opening)
+        return self.of_each_rank[1]
+
+    def as_read(self, tables: frozenset[str]) -> Ranks:
+        """Return the whole run, one trace per file, with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
             if self.ranks is not None and self.reads_parts:
                 self.ranks = read_more(self.ranks, self.opening, tables - self.tables)
@@ -110,7 +123,7 @@ class _Source:
             self.windows = {}
             recorded = self.ranks.recorded
             if recorded - self.tables >= _OPERATORS and recorded.isdisjoint(_OF_GPU):
-                return self.whole(tables | _OPERATORS)
+                return self.as_read(tables | _OPERATORS)
         return self.ranks
 
     def selection(self, text: str | None) -> Selection:
@@ -148,7 +161,9 @@ class _Source:
             alone = read_more(ranks, self.opening, tables - self.tables, selection.window)
             self.warn(alone.info.warnings)
             if tables.isdisjoint(_STEPS) or has_named_steps(alone):
-                part = _Part(selection, tables, alone.within(selection.window), is_alone=True)
+                part = _Part(
+                    selection, tables, self.separated(alone).within(selection.window), is_alone=True
+                )
         if part is None:
             whole = self.whole(tables | self._tables_of_window(text))
             part = _Part(selection, self.tables, whole.within(selection.window))
@@ -315,6 +330,10 @@ class Run:
         The uncut traces have all rows of the tables in ``whole``, outside the window as well.
         """
         return self._source.within(self.window, tables, whole & _CUT_BY_READERS)
+
+    def of_files(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
+        """Return the whole run, one trace per file, with ``tables`` read."""
+        return self._source.as_read(tables)
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""

@@ -20,7 +20,9 @@ from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.host.threads import autograd_rows
 from traceprof.measures.rows import lengths_of
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.from_passes import FORWARD_PASSES
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
 
@@ -79,12 +81,16 @@ def _are_several(roles: Collection[str]) -> bool:
 def _roles_in(trace: Trace) -> dict[int, str]:
     """Return the role of each process of a trace that trains, has named phases, or computes."""
     ranges, phases = trace.whole.ranges, phases_of_all_ranges(trace)
-    with_steps = find_steps(trace.whole).table["process"].tolist()
+    steps = find_steps(trace.whole)
+    with_steps = steps.table["process"].tolist() if steps.source != FORWARD_PASSES else []
     training = {*ranges["process"][np.isin(phases, _TRAINS)].tolist()}
     operators = trace.whole.host_ops
     training |= {*operators["process"][autograd_rows(operators["name"])].tolist()}
+    # The recorder tells passes with and without gradients apart, so these ranks only evaluate.
+    without_gradients = (phases == PHASES.index("eval")) & (ranges["domain"] == TRACEPROF_DOMAIN)
     found = dict.fromkeys(np.unique(trace.whole.kernels["process"]).tolist(), ROLLOUT)
     found |= dict.fromkeys(with_steps, TRAINER)
+    found |= dict.fromkeys(np.unique(ranges["process"][without_gradients]).tolist(), ROLLOUT)
     longest: dict[int, int] = {}
     for phase, role in _ROLE_OF_PHASE.items():
         rows = ranges.take(phases == PHASES.index(phase))

@@ -60,7 +60,8 @@ class Base:
     ``steps_count``: number of usual steps in the window, the mean over processes. ``profiled_ns``:
     mean duration of these usual steps. ``samples_count``: samples per step, summed over processes
     (mean; NaN if unknown). ``left_out``: by kind, the number of steps between the start and end of
-    the window that do not count, and their total duration; both are means over processes.
+    the window that do not count (at least 1), and their total duration; both are means over
+    processes.
     """
 
     unit: str
@@ -228,7 +229,7 @@ def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:
     kinds = ledger["kind"][rows]
     lengths = ledger["duration_ns"][rows].astype(np.float64)
     return {
-        kind: (round((kinds == kind).sum() / n), float(lengths[kinds == kind].sum()) / n)
+        kind: (max(1, round((kinds == kind).sum() / n)), float(lengths[kinds == kind].sum()) / n)
         for kind in dict.fromkeys(kinds.tolist())
     }
 

@@ -188,12 +188,17 @@ def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> In
     """Return the evaluation time of a process without evaluations that are part of every step.
 
     If most steps contain an evaluation, it is a teacher model or a frozen encoder that each step
-    runs, not an evaluation.
+    runs, not an evaluation. Repeated forward passes of a process that never trains are its work: it
+    serves, or rolls out for a trainer.
     """
     steps = find_steps(trace).table
     process_steps = steps.take(steps["process"] == process)
-    if process_steps.empty:  # a rank that only generates rolls out for a trainer, or serves
-        return time - activity_of_ranges(trace).get((process, ROLLOUT), Intervals.empty())
+    if process_steps.empty:
+        activity = activity_of_ranges(trace)
+        trains = any(len(activity.get((process, phase), ())) for phase in ("forward", "backward"))
+        if not trains and len(time) > 1:
+            return Intervals.empty()
+        return time - activity.get((process, ROLLOUT), Intervals.empty())
     starts, ends = bounds(process_steps)
     has_evaluation = time.covered_ns(starts, np.maximum(starts, ends)) > 0
     return (

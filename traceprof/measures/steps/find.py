@@ -210,6 +210,7 @@ def find_steps(trace: Trace) -> Steps:
     """
     if trace.uncut is not None:
         return _cut_to_window(find_steps(trace.uncut), trace)
+    # A rank without steps of the source of the others may have rounds of its own: it rolls out.
     return trace.steps or _steps_of_best_source([trace], trace.warmup_steps)[0]
 
 
