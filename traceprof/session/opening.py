@@ -17,7 +17,6 @@ from traceprof.hardware.catalogue import Hardware, Stated, built_in_hardware, pa
 from traceprof.model.placement import UNTIED_CLOCKS, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
-from traceprof.model.separate import separate_ranks
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -223,16 +222,15 @@ def open_ranks(
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
 
 
-def of_each_rank(ranks: Ranks, opening: Opening) -> Ranks:
+def of_each_rank(ranks: Ranks) -> Ranks:
     """Return a run with one trace per rank, also if one file contains the CPUs of several ranks."""
-    separate = separate_ranks(ranks)
-    if separate is ranks:
-        return ranks
-    if opening.step_ranges is not None:  # its steps are marked already
-        return separate
-    # Imported here: `contents` needs no steps, and the module is slow to import.
+    # Imported here: most traces contain work on GPUs.
     from traceprof.measures.steps.find import decide_steps
+    from traceprof.model.separate import separate_ranks
 
+    separate = separate_ranks(ranks)
+    if separate is ranks or separate.parts[0].steps is not None:  # marked by --step-ranges
+        return separate
     return _with_roles(decide_steps(separate))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from traceprof.formats import reads_parts
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES
@@ -103,16 +103,6 @@ class _Source:
 
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run, one trace per rank, with at least ``tables`` read."""
-        return self.separated(self.as_read(tables))
-
-    def separated(self, ranks: Ranks) -> Ranks:
-        """Return ``ranks`` with one trace per rank."""
-        if self.of_each_rank is None or self.of_each_rank[0] is not ranks:
-            self.of_each_rank = ranks, of_each_rank(ranks, self.opening)
-        return self.of_each_rank[1]
-
-    def as_read(self, tables: frozenset[str]) -> Ranks:
-        """Return the whole run, one trace per file, with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
             if self.ranks is not None and self.reads_parts:
                 self.ranks = read_more(self.ranks, self.opening, tables - self.tables)
@@ -123,8 +113,11 @@ class _Source:
             self.windows = {}
             recorded = self.ranks.recorded
             if recorded - self.tables >= _OPERATORS and recorded.isdisjoint(_OF_GPU):
-                return self.as_read(tables | _OPERATORS)
-        return self.ranks
+                return self.whole(tables | _OPERATORS)
+        if self.of_each_rank is None or self.of_each_rank[0] is not self.ranks:
+            has_gpus = len(self.ranks.parts[0].devices["used"].nonzero()[0]) > 0
+            self.of_each_rank = self.ranks, self.ranks if has_gpus else of_each_rank(self.ranks)
+        return self.of_each_rank[1]
 
     def selection(self, text: str | None) -> Selection:
         """Return the window of the text."""
@@ -162,7 +155,7 @@ class _Source:
             self.warn(alone.info.warnings)
             if tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(
-                    selection, tables, self.separated(alone).within(selection.window), is_alone=True
+                    selection, tables, of_each_rank(alone).within(selection.window), is_alone=True
                 )
         if part is None:
             whole = self.whole(tables | self._tables_of_window(text))
@@ -333,7 +326,8 @@ class Run:
 
     def of_files(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
         """Return the whole run, one trace per file, with ``tables`` read."""
-        return self._source.as_read(tables)
+        self._source.whole(tables)
+        return cast("Ranks", self._source.ranks)
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""
