@@ -533,7 +533,8 @@ def test_notes_of_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "seconds"),
     [("Epoch 3 took 45.2s", 45.2), ("epoch [3] took: 2 minutes", 120), ("Epoch #3/9 took 1h", 3600),
-     ("epoch 3, loss 0.5, took 700 ms", 0.7), ("Epoch 3 completed in 12 sec", 12)],
+     ("epoch 3, loss 0.5, took 700 ms", 0.7), ("Epoch 3 completed in 12 sec", 12),
+     ("Epoch 3 | time 0m 50s", 50), ("Epoch 3 took 1h 2m 30.5s", 3750.5)],
 )  # fmt: skip
 def test_lengths_of_epochs_in_any_unit(tmp_path: Path, line: str, seconds: float) -> None:
     epochs = one_run(tmp_path, f"{line}\n").table("epochs").to_frame()

@@ -24,6 +24,9 @@ _NAMES: Final = {
     "top_5_accuracy": "top5",
 }
 _TIME_WORDS: Final = frozenset({"took", "time", "taken", "is", "epoch", "duration"})
+_FURTHER_PART: Final = re.compile(
+    r"(?i)\s{0,2}(?P<length>\d{1,9}(?:\.\d{1,9})?)\s{0,2}(?P<unit>[sm])(?:ec(?:onds?)?|in(?:utes?)?)?\b"
+)
 _MAX_DEVIATION_RATIO: Final = 0.05
 _MAX_UNEXPLAINED_S: Final = 1.0
 
@@ -185,7 +188,11 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
 def _seconds(match: re.Match[str]) -> float:
     unit = (match["_unit"] or "").lower()
     short = "ms" if unit.startswith(("ms", "milli")) else unit[:1]
-    return (number(match["_length"]) or 0.0) * _UNITS[short]
+    found, at = (number(match["_length"]) or 0.0) * _UNITS[short], match.end()
+    while short in ("m", "h") and (more := _FURTHER_PART.match(match.string, at)):  # 1h 2m 30s
+        found += float(more["length"]) * _UNITS[more["unit"].lower()]
+        at = more.end()
+    return found
 
 
 class NanoGptReader(LogReader):

@@ -1,4 +1,4 @@
-"""Read progress bars (tqdm) of scripts and of Ultralytics YOLO."""
+"""Read progress bars (tqdm) of scripts and of Ultralytics YOLO, and steps that scripts print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import number
+from traceprof.logs.source import LogReader, number
 from traceprof.logs.sources.bars import ProgressBar
 from traceprof.logs.sources.torch_loops import LightningReader
 
@@ -108,3 +108,41 @@ def _passes(bars: list[ProgressBar]) -> list[list[ProgressBar]]:
 def _total_s(passes: list[list[ProgressBar]]) -> float:
     """Return the time that all passes of a loop take."""
     return sum(bars[-1].elapsed_s for bars in passes)
+
+
+_MIN_FINE_S: Final = 1.0
+_MIN_WHOLE_S: Final = 50.0
+"""Minimum time between lines from which a step time follows: with fractions of a second, and with
+whole seconds, which are wrong by up to 1 s."""
+
+
+class ScriptLoopsReader(LogReader):
+    """Read lines of steps. If they print no rate, step times follow from the times of the lines."""
+
+    def begin(self) -> None:
+        """Reset the state at the start of a log or run."""
+        self.last = LogPoint()
+        self.has_rate = False
+
+    def stepped(self, match: re.Match[str], point: LogPoint, line: LogLine) -> None:
+        """Store the time per step since an earlier line, unless lines print rates."""
+        groups = match.groupdict()
+        rates = ("steps_per_s", "samples_per_s", "tokens_per_s", "step_period_ms", "step_period_s")
+        self.has_rate |= any(groups.get(name) for name in rates)
+        at_s = seconds_of(groups["elapsed_s"]) if groups["elapsed_s"] else self.at_s(line)
+        if self.has_rate or at_s is None or not math.isfinite(at_s + point.step):
+            return
+        point, last = point._replace(at_s=at_s), self.last
+        spent_s, steps = at_s - last.at_s, point.step - last.step
+        if math.isnan(steps) or steps <= 0 or spent_s < 0:  # the first line, or a restart
+            self.last = point
+            return
+        is_fine = at_s % 1 or last.at_s % 1
+        if spent_s >= (_MIN_FINE_S if is_fine else _MIN_WHOLE_S):
+            is_elapsed = bool(groups["elapsed_s"])
+            period_ns = 1e9 * spent_s / steps
+            self.run.computed.add("step_period_ns")
+            self.run.metric(
+                "step_period_ns", period_ns, point, over="interval", is_elapsed=is_elapsed
+            )
+            self.last = point
