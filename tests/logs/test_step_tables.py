@@ -304,3 +304,15 @@ def test_logs_and_tables_that_were_not_read(name: str) -> None:
 
 def test_every_unread_file_is_told() -> None:
     assert {path.name for path in shared("unread").iterdir()} - {"README.md"} == set(UNREAD)
+
+
+@pytest.mark.parametrize(
+    ("heading", "cell"), [("step_time_s", 0.25), ("step_time_ms", 250), ("perf/step_time_s", 0.25)]
+)
+def test_a_column_of_step_times_is_the_step_period(
+    tmp_path: Path, heading: str, cell: float
+) -> None:
+    lines = [f"step,loss,{heading}", *(f"{i},{2 - i / 10},{cell}" for i in range(5))]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    (run,) = read_log(tmp_path / "a.csv")
+    assert run.measure("step_period_ns") == pytest.approx(0.25 * S)

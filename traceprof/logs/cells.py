@@ -284,9 +284,14 @@ def _measure_of_rate_or_duration(name: str, values: Sequence[float]) -> TypedMea
 
 
 def find_rate(name: str) -> TypedMeasure | None:
-    """Return the rate that a name such as perf/tokens_per_sec defines; None if it is no rate."""
+    """Return the rate or step time that a name such as perf/tokens_per_sec or step_time_s defines.
+
+    None if it defines neither.
+    """
     measure = _measure_of_rate_or_duration(plain_name(name.rpartition("/")[2]), ())
-    return measure if measure is not None and measure.unit is Unit.PER_S else None
+    if measure is None or (measure.unit is not Unit.PER_S and measure.name != "step_period_ns"):
+        return None
+    return measure
 
 
 def measure_by_unit(

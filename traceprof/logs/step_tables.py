@@ -433,7 +433,7 @@ def _scale_of_column(
     if meaning is None:
         rate = find_rate(name)
         if rate is not None:
-            return rate.name, 1.0, rate.scope, "interval"
+            return rate.name, rate.times, rate.scope, "interval"
         meaning = name
         if not _ACCURACY.fullmatch(name):
             return name, 1.0, "run", ""
