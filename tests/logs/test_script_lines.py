@@ -59,6 +59,9 @@ FORMS = {
         "tokens_per_s": 52311.2,
         "step_period_ns": 312.5 * MS,
     },
+    "DEEPMD INFO   Batch {0:7d}: total wall time = 18.42 s, step time = 0.1841 s, eta = 0:10": {
+        "step_period_ns": 184.1 * MS,
+    },
     "{{'step': {0}, 'loss': 2.5, 'toks_per_sec': 81234.1, 'epoch': 0.1}}": {
         "tokens_per_s": 81234.1
     },
@@ -108,3 +111,20 @@ def test_prose_with_a_step_is_no_log(tmp_path: Path) -> None:
     for text in ("step 1: install torch\nstep 2: run it\n", "In step 3 we set the loss.\n"):
         with pytest.raises(TraceprofError):
             one_run(tmp_path, text)
+
+
+def test_the_phases_of_deepspeed(tmp_path: Path) -> None:
+    line = (
+        "[INFO] [logging.py:107:log_dist] [Rank 0] time (ms) | fwd: 114.5 | bwd: 230.5 | step: 9.5"
+    )
+    run = one_run(tmp_path, (line + "\n") * 3)
+    assert run.origin == "log:deepspeed"
+    for name, ms in (("forward_ns", 114.5), ("backward_ns", 230.5), ("optimizer_ns", 9.5)):
+        assert run.measure(f"{name}") == ms * MS
+
+
+def test_bars_of_rich_without_the_number_of_epochs(tmp_path: Path) -> None:
+    bar = "Epoch 0 ━━━━━━━━━━━━ {0}/500 0:00:{1:02d} • 0:00:18 25.0it/s v_num: 0.000\n"
+    run = one_run(tmp_path, "".join(bar.format(50 * i, 2 * i) for i in range(1, 11)))
+    assert run.origin == "log:lightning"
+    assert run.measure("step_period_ns") == 40 * MS

@@ -121,6 +121,8 @@ def read_log(
         if not is_empty or chosen is None or chosen.next_source is None:
             break
         chosen = chosen.next_source
+    if is_empty and source is None and chosen is not None and chosen.source.fallback:
+        raise _unknown_format(path)
     if user_patterns and chosen is None and not pattern.count:
         raise TraceError(f"{path}: no line matches --pattern")
     _note_file_problems(book, lines, chosen)
@@ -199,11 +201,15 @@ def _choose_source(path: Path, source: str | None, *, needed: bool) -> Recognize
         return None
     found = recognize(cleaned(RawLines(path)))
     if found is None:
-        raise TraceError(
-            f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
-            r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
-        )
+        raise _unknown_format(path)
     return found
+
+
+def _unknown_format(path: Path) -> TraceError:
+    return TraceError(
+        f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
+        r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
+    )
 
 
 def _note_file_problems(book: LogRuns, lines: RawLines, chosen: Recognized | None) -> None:

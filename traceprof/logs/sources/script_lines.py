@@ -32,7 +32,7 @@ _UNIT: Final = (
 _PAIR: Final = re.compile(
     rf"(?:(?<![\w./@%])(?P<key>{_KEY}(?:[ _-]{_KEY}){{0,2}}+)[\"']?+\s{{0,8}}+[:=]?+\s{{0,8}}+)?+"
     rf"[\[(\"']?+(?<![\w.])(?P<value>{_NUMBER})(?:\s?/\s?(?P<total>\d++))?+"
-    rf"(?:\s?+(?P<unit>{_UNIT})(?![\w/])(?!\s?+[:=]?+\s?+[-+]?+\d))?+"
+    rf"(?:\s?+(?P<unit>{_UNIT})(?![\w/])(?!\s?+[:=]?+\s?+[-+]?+\d))?+(?P<colon>:\s)?+"
 )
 """The name, value, and unit of a number. A unit before another number is that number's name."""
 _STEPS: Final = frozenset(
@@ -70,6 +70,8 @@ class _Quantity(NamedTuple):
     value: float
     unit: str
     total: int | None
+    is_heading: bool = False
+    """Whether it is "Batch 100:"; a colon after the word would mean a size of batches."""
 
 
 class ScriptLinesReader(LogReader):
@@ -87,7 +89,9 @@ class ScriptLinesReader(LogReader):
         quantities = quantities_of(line.text)
         epoch = next((q.value for q in quantities if q.name == "epoch"), math.nan)
         names = _STEPS if math.isnan(epoch) else _STEPS | _STEPS_OF_EPOCHS
-        step = next((q for q in quantities if q.name in names and q.value >= 0), None)
+        step = next(
+            (q for q in quantities if q.value >= 0 and (q.name in names or q.is_heading)), None
+        )
         if step is None or step.value % 1 or step.unit:
             return
         values: dict[str, tuple[TypedMeasure, _Quantity]] = {}
@@ -165,7 +169,9 @@ def quantities_of(text: str) -> list[_Quantity]:
         if value is None or not (match["key"] or match["unit"]):
             continue
         total = None if match["total"] is None else int(match["total"][:15])
-        found.append(_Quantity(_name_of(match["key"] or ""), value, match["unit"] or "", total))
+        name = _name_of(match["key"] or "")
+        is_heading = name == "batch" and match["colon"] is not None
+        found.append(_Quantity(name, value, match["unit"] or "", total, is_heading))
     return found
 
 
