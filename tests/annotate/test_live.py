@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -435,3 +438,26 @@ def test_a_capture_keeps_to_its_size(
     windows = sorted((tmp_path / "capture-1").glob("window.*"))
     assert [path.stat().st_size for path in windows] == window_bytes
     assert settings.MAX_BYTES == 0
+
+
+TOKEN_PROGRAM = """
+import torch
+model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for length in (3, *[5] * 24, 7):
+    for _ in range(2):  # gradient accumulation
+        model(torch.ones(2, length).long()).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_tokens_of_the_last_steps_are_counted(tmp_path):
+    """19 steps of 2 × 2 × 5 tokens, and one of 2 × 2 × 7."""
+    pytest.importorskip("torch")
+    inject = Path(reading.__file__).parents[2] / "annotate" / "inject"
+    variables = {"PYTHONPATH": str(inject), "TRACEPROF_DIR": str(tmp_path), "TRACEPROF_LIVE": "1"}
+    command = [sys.executable, "-c", TOKEN_PROGRAM]
+    subprocess.run(command, env={**os.environ, **variables}, check=True)
+    (process,) = LiveRun(tmp_path, tmp_path).refresh()
+    assert process.header.tokens == (20, 19 * 20 + 28)
