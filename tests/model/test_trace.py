@@ -38,6 +38,7 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
         "warmup_steps",
         "steps",
         "rows",
+        "waits_for_roles",
         "facts",
         *TABLES,
     }
