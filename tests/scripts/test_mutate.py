@@ -96,9 +96,8 @@ def test_modules_without_a_folder_of_tests_have_the_tests_of_their_room(
     (tmp_path / "tests" / "rules" / "test_waits.py").write_text("")
 
     def names(module: str) -> list[str]:
-        return [
-            Path(one).name for one in mutate.tests_of(tmp_path / "traceprof" / module, tmp_path)
-        ]
+        file = tmp_path / "traceprof" / module
+        return [Path(one).name for one in mutate.tests_of(file, tmp_path)]
 
     assert names("units.py") == ["test_units.py", "test_api.py"]
     assert names("api/__init__.py") == ["test_api.py", "test_units.py"]
