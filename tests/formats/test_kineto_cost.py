@@ -89,7 +89,10 @@ def test_a_run_warns_once() -> None:
     assert warnings_by_rank(infos)[0][2] == (
         "rank 1 (highest cost; all 3 ranks have this warning): cost 3"
     )
-    assert warnings_by_rank([infos[0], (3, TraceInfo())])[0] == ["rank 0: damaged", "rank 0: cost 1"]
+    assert warnings_by_rank([infos[0], (3, TraceInfo())])[0] == [
+        "rank 0: damaged",
+        "rank 0: cost 1",
+    ]
     assert warnings_by_rank([(0, TraceInfo())]) == ([], None)
 
 

@@ -271,13 +271,19 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
 
 def _omission_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
     """Yield a note for each run with steps or iterations that only some of its ranks have."""
-    text = "{name}: the statistical test and the list of {unit}s omit {left_out:count} of {n:count} "
-    text += "{unit}s, because their numbers do not occur in all ranks. The means contain them."
+    unit = ITERATION if sides[0].unit == ITERATION else STEP
     for run in (run for side in sides for run in side.runs):
-        left_out, n = count_omitted(run, sides[0].unit)
+        left_out, n = count_omitted(run, unit)
         if left_out:
-            unit = ITERATION if sides[0].unit == ITERATION else STEP
-            yield Note.of(text, name=run.name, left_out=left_out, n=n, unit=unit)
+            yield Note.of(
+                "{name}: the statistical test and the list of {unit}s omit {left_out:count} of "
+                "{n:count} {unit}s, because their numbers do not occur in all ranks. The means "
+                "contain them.",
+                name=run.name,
+                left_out=left_out,
+                n=n,
+                unit=unit,
+            )
 
 
 def _log_notes(sides: tuple[Side, Side]) -> Iterator[Note]:

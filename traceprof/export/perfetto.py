@@ -36,7 +36,6 @@ from traceprof.files import new_file
 from traceprof.formats.kineto.rows import ANNOTATIONS, HOST_SOURCES
 from traceprof.measures.host.launches import find_launches
 from traceprof.model.grouping import groups_of
-from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
