@@ -43,6 +43,8 @@ _MAX_CAUSE_LETTERS: Final = 48
 _MIN_REST_RATIO: Final = 0.005
 """A smaller rest, as a share of the largest cause, is below the rounding of the numbers."""
 _HEIGHT: Final = 240
+_LABEL: Final = 104
+"""Room for the label of a line, at its right end."""
 _FOOT: Final = 18
 _MIN_VISIBLE_RATIO: Final = 0.05
 """Below this share of the step time the longest cause is hard to see, so the axis is broken."""
@@ -86,7 +88,8 @@ def waterfall_chart(difference: Result, link: Link | None = None) -> str:
     x = Axis(low, low + 1.02 * ((max(levels_ns) - low) or 1.0), _LEFT, _WIDTH - _RIGHT)
     height = _ROW * (len(rows) + 2) + 4
     lines = list(_grid_lines(x, height))
-    for number, side, ns in ((0, "base", levels_ns[0]), (len(rows) + 1, "new", levels_ns[-1])):
+    ends = ((0, "base", levels_ns[0]), (len(rows) + 1, "new", float(scalars["new_ns"])))
+    for number, side, ns in ends:
         lines.append(_bar(number, side, (_LEFT, x(ns)), side, format_duration(ns)))
         lines += [_gap_in_bar(number)] if low else []
     for number, row in enumerate(rows, 1):
@@ -102,7 +105,7 @@ def waterfall_chart(difference: Result, link: Link | None = None) -> str:
         if low
         else ""
     )
-    label = f"From {format_duration(levels_ns[0])} to {format_duration(levels_ns[-1])}"
+    label = f"From {format_duration(levels_ns[0])} to {format_duration(scalars['new_ns'])}"
     return (
         f"{drawing((_WIDTH, height + _FOOT), 'chart sum', label, *lines)}"
         f'<p class="note">Mean GPU time per {html_text(str(scalars["per"]))}. The changes between '
@@ -184,7 +187,7 @@ def steps_chart(steps: Table) -> str:
     top = 1.05 * float(np.quantile(steps["period_ns"], 0.99))
     low = 0.95 * float(steps["period_ns"].min())
     last = max(1.0, float(steps["place"].max()))
-    x, y = Axis(0, last, 70, _WIDTH - 10), Axis(low, top, _HEIGHT - 8, 8)
+    x, y = Axis(0, last, 76, _WIDTH - _LABEL - 6), Axis(low, top, _HEIGHT - 8, 8)
     dots = (
         element(
             "circle",
@@ -204,7 +207,7 @@ def steps_chart(steps: Table) -> str:
         for (side, side_steps), dash in zip(sides, ("2 4", "8 3"), strict=False)
     )
     ticks = (
-        element("line", x1=70, x2=_WIDTH - 10, y1=y(value), y2=y(value))
+        element("line", x1=70, x2=_WIDTH - _LABEL, y1=y(value), y2=y(value))
         + text(66, y(value) + 4, round_text(Unit.NS, value), "end")
         for value in round_ticks(low, top, 4)
     )
@@ -218,8 +221,10 @@ def steps_chart(steps: Table) -> str:
 
 def _median_line(y: float, side: str, dash: str) -> str:
     style = f"stroke:var(--fg);stroke-dasharray:{dash}"
-    line = element("line", x1=70, x2=_WIDTH - 10, y1=y, y2=y, style=style)
-    return line + text(_WIDTH - 10, y - 4, f"{side} median", "end", class_="value")
+    line = element("line", x1=70, x2=_WIDTH - _LABEL, y1=y, y2=y, style=style)
+    # The labels are beside the dots; those of equal medians are above and below the line.
+    at = y - 2 if side == "new" else y + 10
+    return line + text(_WIDTH - _LABEL + 6, at, f"{side} median", class_="value")
 
 
 def parts_chart(difference: Result) -> str:
