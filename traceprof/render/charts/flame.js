@@ -175,7 +175,7 @@
       const own = words(values[node], unit);
       const change = base && values[node] - base[node];
       const size = base
-        ? `${words(base[node], unit)} → ${own} (${change < 0 ? "−" : "+"}${words(Math.abs(change), unit)})`
+        ? `${words(base[node], unit)} → ${own} (${change ? (change < 0 ? "−" : "+") + words(Math.abs(change), unit) : "no change"})`
         : `${own} (${share(values[node], values[0])} of all)`;
       const times = this.counts[node] ? `, ${this.counts[node].toLocaleString("en")}×` : "";
       const about = `${this.names[node]}: ${size}${times}`;

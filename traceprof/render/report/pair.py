@@ -24,7 +24,6 @@ from traceprof.measures.rows import Ints, bounds, span_at, union_of
 from traceprof.measures.steps.ledger import INCOMPLETE, WARMUP, step_ledger
 from traceprof.model.activity import BUSY_PARTS, IDLE
 from traceprof.model.grouping import grouped_by, joined
-from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.table import Table
@@ -270,21 +269,20 @@ def _times_by_cause(trace: Trace) -> Table:
         exposed = device_time(trace, device).parts()
         collectives = released.take(released["device"] == device)
         (starts, ends), release = bounds(collectives), collectives["release_ns"]
-        op, waits_for = collectives["op"], collectives["waits_for"]
-        rows = [
-            _rows((starts, release), device, _COMMUNICATION, WAITING, waits_for),
-            _rows((release, ends), device, _COMMUNICATION, COLLECTIVE, op),
-        ]
+        for kind, name, spans in (
+            (WAITING, "waits_for", (starts, release)),
+            (COLLECTIVE, "op", (release, ends)),
+        ):
+            rows = _rows((starts, ends), device, _COMMUNICATION, kind, collectives[name])
+            found.append(rows.assign(ns=exposed[_COMMUNICATION].covered_ns(*spans)))
         own = work.take(work["device"] == device)
         for place, part in enumerate(BUSY_PARTS):
             part_work = own.take(own["place"] == place)
             is_alone = union_of(collectives).covered_ns(*bounds(part_work)) == 0
             part_work = part_work.take(is_alone) if part == _COMMUNICATION else part_work
-            kinds = part_work["kind"], part_work["name"]
-            rows.append(_rows(bounds(part_work), device, part, *kinds))
-        for part_rows in rows:
-            times = exposed[part_rows["part"][0]] if len(part_rows) else Intervals.empty()
-            found.append(part_rows.assign(ns=times.covered_ns(*bounds(part_rows))))
+            spans = bounds(part_work)
+            rows = _rows(spans, device, part, part_work["kind"], part_work["name"])
+            found.append(rows.assign(ns=exposed[part].covered_ns(*spans)))
     return Table.stacked(found)
 
 
