@@ -290,6 +290,20 @@ def test_training_on_generated_sequences_is_recorded(played):
     assert emitter.past == ["generation", "rollout.used"]
 
 
+def test_training_on_many_other_sequences_is_recorded(played):
+    """A sample of 1 sequence; 4 passes over 8 others are more than 16 epochs over the sample."""
+    rollouts, policy = played.rollouts, Policy()
+    _, emitter = played([(policy, 1, length) for length in range(1, 9)])
+    marked = []
+    for _ in range(4):
+        rollouts.begin_pass(TORCH, policy, (Tensor(8, 64),), {}, "forward")
+        rollouts.end_training()
+        marked.append(emitter.past.count("rollout.unused"))
+    assert marked == [0, 0, 1, 1]
+    played([(policy, 1, 8)])
+    assert "update" not in emitter.past
+
+
 def test_calls_of_libraries_count_what_they_generate(played):
     rollouts = played.rollouts
     model = types.SimpleNamespace(config=types.SimpleNamespace(is_encoder_decoder=False))

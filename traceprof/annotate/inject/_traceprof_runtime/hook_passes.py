@@ -19,7 +19,7 @@ import functools
 import threading
 import weakref
 
-from . import gradients, hook_loading, hook_rollouts, session, settings, steps
+from . import gradients, hook_environments, hook_loading, hook_rollouts, session, settings, steps
 from .compiling import get_is_compiling, is_compiled_graph, is_tracing
 from .decoding import count_trained
 from .replaced import replace
@@ -55,6 +55,8 @@ def install_modules(torch):
             return original(self, *args, **kwargs)
         name = phase_of(self, has_gradients)
         name = hook_rollouts.begin_pass(torch, self, args, kwargs, name)
+        if name == "eval":
+            hook_environments.find_environments(torch)
         steps.begin_forward(may_train=name == "forward")
         emitter = session.emitter()
         emitter.push(name, steps.number)
