@@ -1,5 +1,6 @@
 """Generation is recognized by the shapes of forward passes without gradients, and by calls."""
 
+import functools
 import types
 
 import pytest
@@ -261,6 +262,23 @@ def test_tokens_after_the_end_of_a_sequence_are_padding(runtime):
     assert counts.count_generated(torch, torch.tensor(rows), (model,), prompt) == (2, 4, 7)
     rows = [[5, 1, 7, 7, 7], [5, 5, 7, 7, 1]]  # none ends early
     assert counts.count_generated(torch, torch.tensor(rows), (model,), prompt) == (2, 6, 5)
+
+
+def test_tokens_of_training_passes_are_counted(runtime):
+    """Integers are tokens if they are named so, or if the output has a vector for each of them."""
+    torch = pytest.importorskip("torch")
+    count = functools.partial(runtime("decoding").count_trained, torch)
+    model, embedding = torch.nn.Linear(1, 1), torch.nn.Embedding(3, 7)
+    tokens, logits, scores = torch.ones(2, 5).long(), torch.ones(2, 5, 7), torch.ones(2, 7)
+    assert count(model, (), {"input_ids": tokens}, scores) == 10
+    assert count(model, (tokens,), {}, logits) == 10
+    assert count(model, (tokens,), {}, (logits, torch.ones(()))) == 10
+    assert count(model, (tokens,), {}, types.SimpleNamespace(logits=logits)) == 10
+    assert count(model, (tokens,), {}, scores) == 0  # categories of two rows
+    assert count(embedding, (tokens,), {}, logits) == 0
+    assert count(model, (tokens.float(),), {}, logits) == 0
+    assert count(model, (), {}, None) == 0
+    assert count(model, (tokens,), {}, ()) == 0
 
 
 def test_training_on_generated_sequences_is_recorded(played):

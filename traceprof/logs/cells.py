@@ -284,14 +284,15 @@ def _measure_of_rate_or_duration(name: str, values: Sequence[float]) -> TypedMea
 
 
 def find_rate(name: str) -> TypedMeasure | None:
-    """Return the rate or step time that a name such as perf/tokens_per_sec or step_time_s defines.
-
-    None if it defines neither.
-    """
+    """Return the rate that a name such as perf/tokens_per_sec defines; None if it is no rate."""
     measure = _measure_of_rate_or_duration(plain_name(name.rpartition("/")[2]), ())
-    if measure is None or (measure.unit is not Unit.PER_S and measure.name != "step_period_ns"):
-        return None
-    return measure
+    return measure if measure is not None and measure.unit is Unit.PER_S else None
+
+
+def find_step_time(name: str) -> TypedMeasure | None:
+    """Return the step time that a name with a unit defines, such as step_time_ms; None if none."""
+    measure = _measure_of_rate_or_duration(plain_name(name.rpartition("/")[2]), ())
+    return measure if measure is not None and measure.name == "step_period_ns" else None
 
 
 def measure_by_unit(

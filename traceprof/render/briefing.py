@@ -227,6 +227,11 @@ class Section:
     table: ShownTable
     more: tuple[ShownTable, ...]
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether the main table is empty, and a note says what that means."""
+        return not len(self.table) and self.name == "quality"
+
 
 @dataclass(frozen=True, slots=True)
 class Head:

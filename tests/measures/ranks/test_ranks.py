@@ -116,7 +116,9 @@ def test_the_parts_of_dlrm_are_those_of_hta(real_trace: Callable[[str], Path]) -
     """HTA's compute, and its non-compute: what runs beside no compute."""
     reference = json.loads((ROOT / "tests" / "formats" / "hta_reference.json").read_text("utf-8"))
     pattern = "kineto/dlrm-8ranks-v100/worker{}.pt.trace.json.gz"
-    for rank in rows(run("ranks", real_run(real_trace, pattern, 8))):
+    found = rows(run("ranks", real_run(real_trace, pattern, 8)))
+    assert [rank.rank for rank in found] == list(range(8))
+    for rank in found:
         expected = reference["files"][pattern.format(int(rank.rank))]
         assert rank.compute_ns == expected["compute_ns"]
         parts = (

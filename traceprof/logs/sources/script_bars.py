@@ -116,21 +116,21 @@ _MIN_WHOLE_S: Final = 50.0
 whole seconds, which are wrong by up to 1 s."""
 
 
-class ScriptLoopsReader(LogReader):
-    """Read lines of steps. If they print no rate, step times follow from the times of the lines."""
+class ScriptTimesReader(LogReader):
+    """Read lines that name a step, without a rate: step times follow from the times of the lines.
+
+    The time is that since the start ("elapsed"), otherwise the time stamp of the line.
+    """
 
     def begin(self) -> None:
         """Reset the state at the start of a log or run."""
         self.last = LogPoint()
-        self.has_rate = False
 
     def stepped(self, match: re.Match[str], point: LogPoint, line: LogLine) -> None:
-        """Store the time per step since an earlier line, unless lines print rates."""
-        groups = match.groupdict()
-        rates = ("steps_per_s", "samples_per_s", "tokens_per_s", "step_period_ms", "step_period_s")
-        self.has_rate |= any(groups.get(name) for name in rates)
-        at_s = seconds_of(groups["elapsed_s"]) if groups["elapsed_s"] else self.at_s(line)
-        if self.has_rate or at_s is None or not math.isfinite(at_s + point.step):
+        """Store the time per step since an earlier line."""
+        elapsed = match["elapsed_s"]
+        at_s = seconds_of(elapsed) if elapsed else self.at_s(line)
+        if at_s is None or not math.isfinite(at_s + point.step):
             return
         point, last = point._replace(at_s=at_s), self.last
         spent_s, steps = at_s - last.at_s, point.step - last.step
@@ -139,10 +139,7 @@ class ScriptLoopsReader(LogReader):
             return
         is_fine = at_s % 1 or last.at_s % 1
         if spent_s >= (_MIN_FINE_S if is_fine else _MIN_WHOLE_S):
-            is_elapsed = bool(groups["elapsed_s"])
-            period_ns = 1e9 * spent_s / steps
             self.run.computed.add("step_period_ns")
-            self.run.metric(
-                "step_period_ns", period_ns, point, over="interval", is_elapsed=is_elapsed
-            )
+            options = {"over": "interval", "is_elapsed": bool(elapsed)}
+            self.run.metric("step_period_ns", 1e9 * spent_s / steps, point, **options)
             self.last = point
