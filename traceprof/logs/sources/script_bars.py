@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
@@ -140,6 +140,6 @@ class ScriptTimesReader(LogReader):
         is_fine = at_s % 1 or last.at_s % 1
         if spent_s >= (_MIN_FINE_S if is_fine else _MIN_WHOLE_S):
             self.run.computed.add("step_period_ns")
-            options = {"over": "interval", "is_elapsed": bool(elapsed)}
+            options: dict[str, Any] = {"over": "interval", "is_elapsed": bool(elapsed)}
             self.run.metric("step_period_ns", 1e9 * spent_s / steps, point, **options)
             self.last = point
