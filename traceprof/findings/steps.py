@@ -29,6 +29,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASE_WORDS
 
 _MIN_WARMUP_RATIO: Final = 0.05
 _MIN_STEPS: Final = 2
@@ -287,6 +288,14 @@ class _Reason:
     cause: ExcessCause | None
 
 
+_GROWN_WORDS: Final = {
+    **PHASE_WORDS,
+    CPU_WAIT: "wait for a CPU core",
+    "eval": "forward without gradients",
+}
+"""Phases that make a step longer. Within a step, a pass without gradients is no evaluation."""
+
+
 def _explain_step(context: Context, row: int) -> _Reason:
     """Return why step ``row`` is slow: the part that grew, the late rank, and its cause."""
     ranks = context.ranks
@@ -296,9 +305,7 @@ def _explain_step(context: Context, row: int) -> _Reason:
     for name in ("grown_part", "grown_phase"):
         if step[name]:
             text += f", {{{name}}} +{{{name}_ns:ns}}"
-            words = (
-                "wait for a CPU core" if step[name] == CPU_WAIT else step[name].replace("_", " ")
-            )
+            words = _GROWN_WORDS.get(step[name], step[name].replace("_", " "))
             values |= {name: words, f"{name}_ns": step[f"{name}_ns"]}
     late = find_rank_steps(ranks).table.known("rank", "late_ns")
     late = late.take(late["step"] == step["step"]).in_order("-late_ns")

@@ -227,7 +227,12 @@ def sentences(notes: Iterable[Note]) -> list[str]:
 
 
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
-_PHASES: Final = {"profiler": "the profiler itself", "cpu_wait": "waiting for a CPU core"}
+_PHASES: Final = {
+    "eval": "forward without gradients",
+    "logprobs": "log-probabilities",
+    "profiler": "the profiler itself",
+    "cpu_wait": "waiting for a CPU core",
+}
 
 
 def _step_remark(row: Mapping[str, Any]) -> str:
