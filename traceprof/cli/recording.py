@@ -53,6 +53,15 @@ CaptureWhen: TypeAlias = Annotated[
         "LIST",
     ),
 ]
+MaxSize: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--max-size",
+        "Stop capturing at SIZE per process: 500MB. With --capture-when: limit the total size "
+        "of the captures (default 1GB).",
+        "SIZE",
+    ),
+]
 CountFlops: TypeAlias = Annotated[
     bool, option("--flops", "Record FLOPs per step, as counted by PyTorch.")
 ]
@@ -94,15 +103,7 @@ def record(
         str | None,
         option("--duration", "Stop capturing after TIME. The program keeps running.", "TIME"),
     ] = None,
-    max_size: Annotated[
-        str | None,
-        option(
-            "--max-size",
-            "Stop capturing at SIZE per process: 500MB. With --capture-when: limit the total size "
-            "of the captures (default 1GB).",
-            "SIZE",
-        ),
-    ] = None,
+    max_size: MaxSize = None,
     grace: Annotated[
         str,
         option(

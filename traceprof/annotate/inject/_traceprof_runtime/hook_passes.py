@@ -37,7 +37,7 @@ def install_modules(torch):
     is_compiling = get_is_compiling(torch)
     is_grad_enabled = torch.is_grad_enabled
     layers = Layers(torch, original) if settings.LAYER_DEPTH else None
-    call_outermost = _counting_tokens(torch, original) if settings.LIVE else original
+    call_outermost = _counting_tokens(torch, original)
 
     def __call__(self, *args, **kwargs):
         # Most calls are those of inner modules.
@@ -75,7 +75,9 @@ def install_modules(torch):
 
 
 def _counting_tokens(torch, original):
-    """Return ``original``; with gradients, it counts tokens in the live status."""
+    """Return ``original``; with a live status and with gradients, it counts tokens there."""
+    if not settings.LIVE:
+        return original
     from .live import status
 
     tensor, is_grad_enabled = torch.Tensor, torch.is_grad_enabled
