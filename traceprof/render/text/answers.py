@@ -102,9 +102,9 @@ def _sections(
         if has_views and name == "findings":
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
-        elif has_views and name in _WITHOUT_TABLES:
+        elif (has_views and name in _WITHOUT_TABLES) or section.is_explained:
             more = ()
-        elif not section.is_explained:
+        else:
             empty = "none" if isinstance(document, Comparison) else "no data in this window"
             yield table_view(section.table, rows, options, empty)
         for table in more:
