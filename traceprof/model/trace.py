@@ -97,7 +97,7 @@ class TraceInfo:
     a larger one, without the work that its last calls launched. ``has_some_devices_only``: it also
     lacks the work that calls launched on devices that were left out. ``recording`` is the CPU
     time that recording took, None if it is small or unknown. ``is_without_gpu``: the recorder found
-    no GPU in the machine.
+    no GPU in the machine. ``unread`` names data in the file that traceprof does not read.
     """
 
     path: str = ""
@@ -111,6 +111,7 @@ class TraceInfo:
     has_some_devices_only: bool = False
     recording: RecordingCost | None = None
     is_without_gpu: bool = False
+    unread: tuple[str, ...] = ()
 
     @property
     def recorded_by(self) -> RecordedBy:
