@@ -70,6 +70,8 @@ def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) 
         UsageError: the path exists and ``force`` is off, it is not a regular file, it is one of the
             ``inputs``, or its folder does not exist.
     """
+    if str(path) == "-":
+        raise UsageError("- is not a file name; leave out --output to write to standard output")
     if os.path.lexists(path):
         if not force:
             raise UsageError(f"{path} exists; choose another name or use --force")
@@ -77,8 +79,13 @@ def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) 
         for source in inputs:
             if _is_input(path, Path(source)):
                 raise UsageError(f"{path} is an input file; choose another name")
-    if not _folder(path).is_dir():
-        raise UsageError(f"{_folder(path)}: no such folder; create it first")
+    _check_folder(_folder(path))
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        why = "not a folder" if folder.exists() else "no such folder; create it first"
+        raise UsageError(f"{folder}: {why}")
 
 
 @contextmanager
@@ -122,8 +129,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise UsageError(
             f"{path} exists, and traceprof never replaces a folder; choose another name"
         )
-    if not _folder(path).is_dir():
-        raise UsageError(f"{_folder(path)}: no such folder; create it first")
+    _check_folder(_folder(path))
     try:
         temporary = _temporary_path(path)
         try:

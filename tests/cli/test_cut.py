@@ -94,6 +94,18 @@ def test_who_interrupts_leaves_no_file(
     assert list(tmp_path.iterdir()) == [trace]
 
 
+def test_a_full_disk_is_named_with_the_output(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(copying, "note_cut", full)
+    said = cut(trace, "-w", "all", "-o", tmp_path / "part.sqlite", code=1).stderr
+    assert said.endswith(f"cannot write {tmp_path}/part.sqlite: No space left on device\n")
+    assert list(tmp_path.iterdir()) == [trace]
+
+
 def test_each_step_is_a_file(trace: Path, tmp_path: Path) -> None:
     cut(trace, "--split", "step", "-o", tmp_path / "steps")
     files = sorted((tmp_path / "steps").iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
-from traceprof.cli import app
+from traceprof.cli import app, main
 from traceprof.cli.registry import COMMANDS
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.store import Store
@@ -182,6 +183,43 @@ def test_a_full_disk_is_1(command: str) -> None:
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "locked/live"), 3),
+        (PermissionError(errno.EPERM, "Operation not permitted"), 1),
+        (OSError(errno.ENOSPC, "No space left on device", "out"), 1),
+    ],
+)
+def test_what_must_not_be_read_is_3(
+    error: OSError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("traceprof.cli.app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert capsys.readouterr().err.endswith(f"{error.strerror}\n")
+
+
+def test_a_trace_in_a_locked_folder_is_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lstat(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    done = CliRunner().invoke(app, ["info", "./t.sqlite", "--no-cache"])
+    assert (done.exit_code, done.stderr) == (3, "traceprof: t.sqlite: Permission denied\n")
+
+
+def test_output_that_is_no_file_is_2(tmp_path: Path) -> None:
+    for output, said in (("-", "- is not a file name"), ("t.sqlite/a.json", "t.sqlite: not a")):
+        done = CliRunner().invoke(app, f"export t.sqlite --to perfetto -o {output}".split())
+        assert done.exit_code == 2
+        assert said in done.stderr
 
 
 def test_a_run_that_is_kept_is_found() -> None:

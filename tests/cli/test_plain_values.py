@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from traceprof.cli import app as cli
 from traceprof.cli.commands import PlainCommand
 
 
@@ -50,7 +51,6 @@ NUMBERS = (
     [
         ["a"],
         ["a", "b", "."],
-        [""],
         [],
         ["a\udcff"],
         *([option, number, "a"] for option in ("--count", "--depth") for number in NUMBERS),
@@ -77,12 +77,19 @@ def test_they_are_what_typer_reads(words: list[str]) -> None:
     assert bool(expected[2]) == (expected[0] == 0)
 
 
-def test_a_file_that_may_not_be_read_is_said_to_be_so(
+def test_a_file_that_may_not_be_read_is_left_to_the_reader_of_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The exit code of an unreadable file is 3, whatever command reads it; see test_exit_codes."""
     path = tmp_path / "trace"
     path.touch()
-    monkeypatch.setattr("os.access", lambda *_: False)
-    code, said, _ = read(PlainCommand, [str(path)])
-    assert code == 2
-    assert "not readable" in said
+    of_readable_file = read(PlainCommand, [str(path)])
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    assert read(PlainCommand, [str(path)]) == of_readable_file
+    assert of_readable_file[0] != 2
+
+
+def test_an_empty_path_is_refused_and_not_the_current_folder() -> None:
+    done = CliRunner().invoke(cli, ["info", ""])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "a path is empty" in done.stderr

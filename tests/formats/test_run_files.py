@@ -151,6 +151,18 @@ def test_traces_beside_the_files_of_a_manifest_are_named(tmp_path: Path) -> None
     assert "(a b.pt.trace.json, c0.nvprof, c1.nvprof …); to analyze one," in warning
 
 
+def test_folders_that_must_not_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kineto(tmp_path / "rank0.json", 0, 1)
+    for name in ("sub", ".hidden"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("os.access", lambda path, _: Path(path).suffix or Path(path) == tmp_path)
+    assert open_run([tmp_path]).warnings == (
+        f"traceprof ignored {tmp_path}/sub: Permission denied",
+    )
+
+
 def test_texts_of_a_manifest_that_utf8_cannot_hold_can_be_shown(tmp_path: Path) -> None:
     kineto(tmp_path / "a.json", rank=5)
     (tmp_path / "run.json").write_text(

@@ -11,7 +11,7 @@ import typer
 
 from traceprof.cli.commands import Commands
 from traceprof.cli.output import error_message, write_stderr
-from traceprof.errors import TraceprofError
+from traceprof.errors import TraceError, TraceprofError
 from traceprof.version import __version__
 
 __all__ = ["app", "main"]
@@ -70,7 +70,9 @@ def main() -> None:
         )
         if not (is_loader_out_of_memory or isinstance(error, MemoryError)):
             error_message(_describe_error(error))
-            sys.exit(TraceprofError.exit_code)
+            # Commands report what they cannot write as a WritingError.
+            is_unreadable = isinstance(error, PermissionError) and error.filename is not None
+            sys.exit((TraceError if is_unreadable else TraceprofError).exit_code)
     else:
         return
     # The handler has released the error with its frames. The message imports no other module.

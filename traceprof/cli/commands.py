@@ -9,7 +9,6 @@ the expected type, or defines `process_value` itself.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -124,8 +123,9 @@ def _convert_plain(value: Any, parameter: Any, kind: type) -> Any:
         path_checks = ("exists", "writable", "resolve_path", "allow_dash", "path_type")
         allows_any_file = info.file_okay and info.dir_okay
         is_plain = allows_any_file and not any(getattr(info, name, True) for name in path_checks)
+        if not value:
+            raise UsageError("a path is empty; is a variable of the shell not set?")
         value = Path(value)
-        is_plain = is_plain and (not value.exists() or os.access(value, os.R_OK))
     if not is_plain:
         raise _NotPlainError
     return value

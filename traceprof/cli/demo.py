@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from traceprof.cli.options import Force, option, with_options
-from traceprof.errors import TraceError, UsageError
+from traceprof.errors import TraceError, UsageError, WritingError
 
 if TYPE_CHECKING:
     from traceprof.render.registry import Answered
@@ -49,7 +49,9 @@ def demo(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be created: {error.strerror}") from error
+        is_no_folder = isinstance(error, FileExistsError | NotADirectoryError)
+        kind = UsageError if is_no_folder else WritingError
+        raise kind(f"{folder} cannot be created: {error.strerror}") from error
     # A second demo replaces the files of the first one; files of others stay.
     force = force or (trace.is_file() and trace.read_bytes() == sample)
     for target in (trace, page):

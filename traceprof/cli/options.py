@@ -40,7 +40,7 @@ def option(flags: str, help_text: str, metavar: str = "", **more: Any) -> Any:
 
 def looks_like_a_path(text: str) -> bool:
     """Return whether ``text`` is an existing path, or probably meant as a path or pattern."""
-    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
+    return os.path.lexists(text) or any(mark in text for mark in "./\\*?[")
 
 
 def check_paths(paths: list[Path]) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -135,6 +136,8 @@ class Folders:
         for folder, root in zip(folders, self._roots, strict=True):
             if not root.is_dir():
                 raise TraceError(f"{folder} is not a folder: name an existing folder")
+            if not os.access(root, os.R_OK | os.X_OK):
+                raise TraceError(f"{folder}: Permission denied")
 
     def path(self, text: str) -> Path:
         """Return the resolved path of the trace or run ``text`` inside one of the folders.

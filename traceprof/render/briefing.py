@@ -217,6 +217,10 @@ _SHOWN_IF_EMPTY: Final = "breakdown"
 """Its notes explain why there is no GPU activity."""
 
 
+EXPLAINED_IF_EMPTY: Final = ("quality",)
+"""If its table is empty, a note says what that means."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
     """One result for people: its main ``table``, and ``more`` tables below it."""
@@ -226,11 +230,6 @@ class Section:
     result: Result
     table: ShownTable
     more: tuple[ShownTable, ...]
-
-    @property
-    def is_explained(self) -> bool:
-        """Whether the main table is empty, and a note says what that means."""
-        return not len(self.table) and self.name == "quality"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from unicodedata import category, normalize
 from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
-from traceprof.render.briefing import head_of, sections_of
+from traceprof.render.briefing import EXPLAINED_IF_EMPTY, head_of, sections_of
 from traceprof.render.escape import escaped_text, plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, plain, sentences, value_text
 from traceprof.render.registry import Answered, Options
@@ -154,7 +154,7 @@ def _blocks(document: Answered, options: Options) -> Iterator[str]:
     yield from map(markdown_text, head.sentences)
     for section in sections_of(document, options):
         yield f"## {markdown_text(section.title)}"
-        if not section.is_explained:
+        if section.name not in EXPLAINED_IF_EMPTY or len(section.table):
             yield markdown_table(section.table, most_rows)
         for table in section.more:
             yield f"### {markdown_text(table.about or table.name)}"

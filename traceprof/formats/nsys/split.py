@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.errors import TraceError, UsageError
+from traceprof.errors import TraceError, UsageError, WritingError
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.secrets import edited
 from traceprof.formats.sqlite.copying import DatabaseCopy, copying
@@ -50,16 +50,16 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
     events of processes in the new file.
 
     Raises:
-        UsageError: the file cannot be written.
+        WritingError: the file cannot be written.
     """
     try:
         # The source is opened immutable, because several processes read it at once.
         with copying(export, path, no_progress) as copy:
             copy.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             return _copy_tables(copy, processes, others=others)
-    except (TraceError, UsageError) as error:
+    except (TraceError, UsageError, OSError) as error:
         path.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written ({error.__cause__ or error})") from error
+        raise WritingError(f"{path}: cannot be written ({error.__cause__ or error})") from error
 
 
 def _copy_tables(copy: DatabaseCopy, processes: Collection[int], *, others: bool) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from traceprof.errors import UsageError
+from traceprof.errors import WritingError
 from traceprof.files import new_file
 from traceprof.formats.nsys import schema, sidecar
 from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KINDS
@@ -63,7 +63,7 @@ def write_nsys(
     in memory.
 
     Raises:
-        UsageError: the file cannot be written.
+        WritingError: the file cannot be written.
     """
     quick = ("journal_mode = OFF", "synchronous = OFF")
     with new_file(path, force=True) as temporary, _connect(temporary, path, quick) as connection:
@@ -90,7 +90,7 @@ def append_to_nsys(
     that traceprof has just written.
 
     Raises:
-        UsageError: the file cannot be written.
+        WritingError: the file cannot be written.
     """
     with _connect(path, path) as connection:
         sidecar.create(connection, "StringIds", schema.NSYS_TABLES)
@@ -109,7 +109,7 @@ def _connect(
             with connection:
                 yield connection
     except sqlite3.Error as error:
-        raise UsageError(f"{path}: cannot be written ({error})") from error
+        raise WritingError(f"{path}: cannot be written ({error})") from error
 
 
 def _append_recorded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +50,7 @@ class _RunSearch:
     """The files of a run, and what its manifests say about them.
 
     ``entries`` has the manifest entry of each listed file. ``searched``: the files were found by a
-    search, so that some of them may be missing. ``unlisted`` are traces beside listed files.
+    search, so that some of them may be missing. ``ignored`` are warnings on what it left out.
     """
 
     label: str = ""
@@ -58,7 +59,7 @@ class _RunSearch:
     entries: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     world_size: int = ABSENT
     searched: bool = False
-    unlisted: list[Path] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
     agents: list[Mapping[str, Any]] = field(default_factory=list)
     attempts: tuple[Attempt, ...] = ()
     attempt: int = 0
@@ -207,7 +208,7 @@ def _open(
     listed = listed_parts(found.manifests)
     if not is_one:
         check_one_run(listed, paths)
-    warnings = [*_choose_attempt(found, attempt), *warning_on_unlisted(found.unlisted)]
+    warnings = [*_choose_attempt(found, attempt), *found.ignored]
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
         why = next(iter(warnings), "") or name_kind_in(paths)
@@ -289,7 +290,7 @@ def _path_of(given: Path | str) -> Path:
     """Return ``given`` as a path.
 
     Raises:
-        TraceError: no file can have such a name.
+        TraceError: no file can have such a name, or a folder in it must not be read.
     """
     path = Path(given)
     try:
@@ -298,6 +299,8 @@ def _path_of(given: Path | str) -> Path:
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
             shown = str(given)[:_MAX_SHOWN_CHARACTERS]
             raise TraceError(f"{shown!a} is not a valid file name: {error.args[-1]}") from error
+        if error.errno == errno.EACCES:
+            raise TraceError(f"{given}: {error.strerror}") from error
     return path
 
 
@@ -376,12 +379,11 @@ def _add_directory(found: _RunSearch, folder: Path) -> None:
             f"{folder}: contains an unfinished or interrupted recording; run "
             f"`traceprof recover {folder}` to write its trace"
         )
-    paths = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
-    files = [
-        path
-        for path, parts in paths
-        if path.is_file() and not any(part.startswith(".") for part in parts)
-    ]
+    is_hidden = re.compile(r"/\.").search
+    paths = [path for path in folder.rglob("*") if not is_hidden(f"/{path.relative_to(folder)}")]
+    files = [path for path in paths if _is_file(path)]
+    locked = [path for path in paths if path.is_dir() and not os.access(path, os.R_OK | os.X_OK)]
+    found.ignored += [f"traceprof ignored {path}: Permission denied" for path in locked]
     stored = {path.parent for path in files if path.suffix in TABLE_FILES}
     traces = {parent for parent in stored if _is_trace(parent)}
     files = [*sorted(traces), *(path for path in files if path.parent not in traces)]
@@ -392,7 +394,7 @@ def _add_directory(found: _RunSearch, folder: Path) -> None:
     beside = [path for path in files if path.parent in manifest_folders]
     others = {path for manifest in found.manifests.values() for path in manifest.others}
     is_trace = {*_select_traces(beside)} - {*manifests, *found.entries, *others}
-    found.unlisted += sorted(is_trace, key=_natural_order)
+    found.ignored += warning_on_unlisted(sorted(is_trace, key=_natural_order))
 
 
 def _select_traces(files: Sequence[Path]) -> list[Path]:

@@ -8,7 +8,9 @@ than the time from its first to its last event.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -119,7 +121,7 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
 
     Raises:
         TraceError: ``source`` cannot be read.
-        UsageError: the disk of ``target`` is full.
+        OSError: the disk of ``target`` is full.
     """
     address = f"{source.resolve().as_uri()}?mode=ro&immutable=1"
     try:
@@ -143,7 +145,7 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         if "disk" in str(error) and "full" in str(error):
-            raise UsageError(f"{target}: cannot be written ({error})") from error
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         raise TraceError(f"{source}: cannot be cut ({error})") from error
 
 

@@ -91,11 +91,10 @@ def measure_breakdown(ranks: Ranks) -> Result:
         ratios = {ratio: ratio_of(table[part], table[of]) for ratio, part, of in _RATIOS}
         for part in PARTS:
             ratios[f"{part}_ratio"] = np.array([share.get(part, np.nan) for share in shares[name]])
-        table = table.assign(**ratios)
         if "copies" not in ranks.recorded:
             unknown = np.full(len(table), np.nan)
-            table = table.assign(**{column: unknown for column in table if _OF_COPIES(column)})
-        result = result.with_table(table, name)
+            ratios |= {column: unknown for column in (*table, *ratios) if _OF_COPIES(column)}
+        result = result.with_table(table.assign(**ratios), name)
     graphs = int(result.scalars["graphs_count"])
     notes = [Note.of(_ON_GRAPHS, graphs=graphs)] if graphs else []
     notes += [_WITHOUT_COPIES] if "copies" not in ranks.recorded else []

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from traceprof.comparison import EXPLAIN, SCALING, TRIED, Comparison
 from traceprof.model.results import Result, Unit
-from traceprof.render.briefing import head_of, sections_of
+from traceprof.render.briefing import EXPLAINED_IF_EMPTY, head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import capitalized, is_known, sentences, value_text
 from traceprof.render.registry import Answered, Options
@@ -102,9 +102,11 @@ def _sections(
         if has_views and name == "findings":
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
-        elif has_views and name in _WITHOUT_TABLES:
+        elif (has_views and name in _WITHOUT_TABLES) or (
+            name in EXPLAINED_IF_EMPTY and not len(section.table)
+        ):
             more = ()
-        elif not section.is_explained:
+        else:
             empty = "none" if isinstance(document, Comparison) else "no data in this window"
             yield table_view(section.table, rows, options, empty)
         for table in more:

@@ -104,8 +104,7 @@ def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None =
     """
     if not any(map(is_known, shares)):
         return Text(" " * (2 + width))
-    shares = [share if is_known(share) else 0.0 for share in shares]
-    cells = [max(1, round(width * share)) if share else 0 for share in shares]
+    cells = [max(1, round(width * share)) if is_known(share) and share else 0 for share in shares]
     cells[cells.index(max(cells))] += width - sum(cells)
     bar = Text("  ")
     for n, part in zip(cells[:-1], PART_STYLES[:-1], strict=True):
