@@ -32,6 +32,7 @@ from traceprof.measures.steps.between import (
     between_steps,
 )
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.from_passes import FORWARD_PASSES
 from traceprof.measures.workload import TRAINING, workload
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
@@ -194,9 +195,9 @@ def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> In
     runs, not an evaluation. Repeated forward passes of a process that never trains are its work: it
     serves, or rolls out for a trainer.
     """
-    steps = find_steps(trace).table
-    process_steps = steps.take(steps["process"] == process)
-    if process_steps.empty:
+    steps = find_steps(trace)
+    process_steps = steps.table.take(steps.table["process"] == process)
+    if process_steps.empty or steps.source == FORWARD_PASSES:
         activity = activity_of_ranges(trace)
         trains = any(len(activity.get((process, phase), ())) for phase in ("forward", "backward"))
         if not trains and len(time) > 1:
