@@ -109,6 +109,21 @@ def test_what_is_compiled_is_not_advised_to_be_compiled(name: str, is_compiled: 
     assert ("Fuse them with `torch.compile`" in found.action) != is_compiled
 
 
+@pytest.mark.parametrize(
+    ("operator", "is_vllm"), [("vllm::moe_forward", True), ("aten::mm", False)]
+)
+def test_a_model_in_vllm_gets_the_options_of_vllm(operator: str, is_vllm: bool) -> None:
+    builder = TraceBuilder()
+    for number in range(120):
+        at = number * 20 * US
+        builder.host_op(operator, at, at + 15 * US)
+        builder.kernel("gemm", at + 12 * US, at + 15 * US, launched_ns=(at + 5 * US, at + 10 * US))
+    trace = builder.build(info=TraceInfo(format="kineto", profiler="torch.profiler (Kineto)"))
+    found = [one for one in findings_of(trace) if one.rule == "launch_bound"]
+    assert ("`--enforce-eager`" in found[0].action) == is_vllm
+    assert ('mode="reduce-overhead"' in found[0].action) != is_vllm
+
+
 def job(late: str, wait_ms: int) -> Ranks:
     """Return 4 ranks that wait ``wait_ms`` for workers; rank 3 loads or computes 30 ms longer.
 

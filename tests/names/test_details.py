@@ -56,6 +56,12 @@ from traceprof.names.kernels import direction_of, matrix_units_of, precision_of
             "no",
         ),
         ("_attn_fwd", "", "unknown"),
+        # Attention of a BF16 program: h100/graphs-embedded of the shared traces.
+        (
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1",
+            "",
+            "yes",
+        ),
         ("void layer_norm_kernel<c10::BFloat16, float>(X)", "bf16", "no"),
         ("void index_kernel<long>(long*)", "", "no"),
         ("void opaque(void const*, float*)", "", "no"),

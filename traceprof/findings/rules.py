@@ -102,6 +102,12 @@ _COMPILED_WORDS: Final = (
     ("use `torch.compile`, use fewer", f"{_BREAKS[0].lower()}{_BREAKS[1:]}, use fewer"),
 )
 """Replacements for programs that use `torch.compile` already."""
+_VLLM_GRAPHS: Final = "let vLLM use CUDA graphs (start it without `--enforce-eager`)"
+_VLLM_WORDS: Final = (
+    ('use CUDA graphs (`torch.compile(mode="reduce-overhead")`)', _VLLM_GRAPHS),
+    ("use `torch.compile`, use fewer and larger operators", _VLLM_GRAPHS),
+)
+"""Replacements for programs in which vLLM runs the model."""
 _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ITERATION: (("step time", "iteration time"),),
     WINDOW: (("of step time", "of the analyzed time"), ("step time", "analyzed time")),
@@ -110,13 +116,19 @@ _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 
 
 def in_words_of(
-    vendor: Vendor, finding: Finding, base: str = STEP, is_compiled: bool = False
+    vendor: Vendor,
+    finding: Finding,
+    base: str = STEP,
+    is_compiled: bool = False,
+    is_vllm: bool = False,
 ) -> Finding:
     """Return a finding in the terms of the GPU ``vendor`` and of the ``base`` of its shares.
 
-    If the program ``is_compiled``, no advice is to compile it.
+    If the program ``is_compiled``, no advice is to compile it. If vLLM runs the model
+    (``is_vllm``), its options replace those of PyTorch.
     """
-    for original, replacement in _COMPILED_WORDS if is_compiled else ():
+    words = _VLLM_WORDS if is_vllm else ()
+    for original, replacement in words + (_COMPILED_WORDS if is_compiled else ()):
         finding = replace(finding, action=finding.action.replace(original, replacement))
     if vendor not in _VENDOR_WORDS and base not in _BASE_WORDS:
         return finding
@@ -231,8 +243,8 @@ def apply_rules(
                 reason = _reworded(vendor, f"no {checked.about} in the analyzed time")
                 not_checked[checked.name] = WhyNot(reason, is_lacking=False)
             for number, finding in enumerate(findings, 1):
-                is_compiled = context.software.is_compiled
-                worded = in_words_of(vendor, finding, context.base.unit, is_compiled)
+                signs = context.software.is_compiled, context.software.is_vllm
+                worded = in_words_of(vendor, finding, context.base.unit, *signs)
                 if checked.name in _CPU_RULES:
                     worded = _without_recording(worded, context.ranks.info.recording)
                 found.append(_settled(context, checked, number, worded))

@@ -323,8 +323,8 @@ class Vendor(StrEnum):
 class Software:
     """Software of a run: whether Python and PyTorch were seen, vendor of the devices, recorder.
 
-    ``is_compiled``: a part of the program runs in ``torch.compile``. False means that no sign was
-    seen.
+    ``is_compiled``: a part of the program runs in ``torch.compile``. ``is_vllm``: vLLM runs the
+    model, and captures CUDA graphs itself. False means that no sign was seen.
     """
 
     has_python: bool
@@ -332,12 +332,15 @@ class Software:
     vendor: Vendor
     recorder: RecordedBy
     is_compiled: bool = False
+    is_vllm: bool = False
 
 
 _PYTHON: Final = re.compile(r"(^|[/\\ ])(python|pytest|ipython|jupyter)[\d.]*(\.exe)?( |$)", re.I)
 _PYTORCH_KERNEL: Final = re.compile(r"\bat::|at_cuda|c10::|\bat\d+native|N2at6native")
 _PYTORCH_RANGE: Final = re.compile(r"^(aten::|autograd::|torch::|ProfilerStep#|Optimizer\.)")
 _COMPILED: Final = re.compile(r"\btriton_[a-z]{2,6}_fused|^Torch-Compiled Region|CompiledFxGraph")
+_VLLM: Final = re.compile(r"^vllm::\w+$")
+"""Operators of vLLM; other programs use single kernels of it."""
 _AMD: Final = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI[23]\d\d|gfx\d", re.IGNORECASE)
 _NVIDIA: Final = re.compile(
     r"NVIDIA|GeForce|Quadro|Tesla|TITAN|\b(RTX|GTX|[AHBLVPTK]\d{1,3}|GH200|GB[23]00)\b", re.I
@@ -356,7 +359,8 @@ def software_of(ranks: Ranks) -> Software:
         has_pytorch,
         _vendor_of(parts),
         recorder,
-        any(ranks.each(_is_compiled)),
+        any(ranks.each(_has_names, _COMPILED)),
+        any(ranks.each(_has_names, _VLLM)),
     )
 
 
@@ -370,10 +374,10 @@ def _has_pytorch(part: Trace) -> bool:
     )
 
 
-def _is_compiled(part: Trace) -> bool:
-    """Return whether names of kernels, ranges, or operators indicate ``torch.compile``."""
+def _has_names(part: Trace, pattern: re.Pattern[str]) -> bool:
+    """Return whether names of kernels, ranges, or operators match a pattern."""
     tables = part.kernels, part.ranges, part.host_ops
-    return any(_any_named(table["name"], _COMPILED) for table in tables)
+    return any(_any_named(table["name"], pattern) for table in tables)
 
 
 def _any_named(names: Names, pattern: re.Pattern[str]) -> bool:

@@ -30,6 +30,8 @@ _PRECISION_OF_LETTER: Final = {
     "i": "int8",
 }
 _NVJET: Final = pattern(r"^nvjet_(?:sm\d+[a-z]?_)?([a-z])[a-z]{2,4}_")
+_CUDNN_ATTENTION: Final = pattern(r"^cudnn_generated_fort_native_sdpa_\w{0,99}_f16_")
+"""Attention of cuDNN, whose names have "f16" for BF16 as well as for FP16."""
 _TENSILE: Final = pattern(r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_(F8|B8|I8|[BHSDZC])")
 _PRECISION_OF_TENSILE: Final = {"F8": "fp8", "B8": "fp8", "I8": "int8"}
 _XMMA: Final = pattern(
@@ -93,7 +95,7 @@ MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.AT
 """The classes that can use matrix units."""
 _HELPERS: Final = pattern(
     r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
-    r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
+    r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|\bgenerate\b|fixup"
     r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
     r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
 )
@@ -174,6 +176,8 @@ def _precision_of(name: str) -> str:
 
 def _library_precision(identifier: str) -> str:
     """Return the precision in an identifier that follows a library convention; "" if none."""
+    if _CUDNN_ATTENTION.search(identifier):
+        return ""
     if found := _NVJET.search(identifier):
         return _PRECISION_OF_LETTER.get(found[1], "")
     if found := _TENSILE.search(identifier):

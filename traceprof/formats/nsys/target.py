@@ -46,6 +46,10 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
     """Return the origin of the export: profiler, host, and clock."""
     about = {**database.settings("EXPORT_META_DATA"), **database.settings("META_DATA_EXPORT")}
     product = about.get("EXPORT_PRODUCT_NAME", "Nsight Systems")
+    unread = []
+    for name, what in _UNREAD:
+        if name in database.tables and database.rows(f"SELECT 1 FROM {name} LIMIT 1"):
+            unread.append(f"{what} ({name})")
     return TraceInfo(
         path=str(database.path),
         format=format_name,
@@ -54,11 +58,7 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
         host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
         utc_epoch_ns=first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
         is_without_gpu=database.settings("TRACEPROF_ENVIRONMENT").get("gpu.count") == "0",
-        unread=tuple(
-            f"{what} ({name})"
-            for name, what in _UNREAD
-            if name in database.tables and database.rows(f"SELECT 1 FROM {name} LIMIT 1")
-        ),
+        unread=tuple(unread),
     )
 
 
