@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from traceprof.comparison.specs import spec_of
 from traceprof.model.results import Note, Unit, same
+from traceprof.model.table import Table
 from traceprof.render.formatting import (
     STYLES,
     heading,
     headings,
+    in_words,
     note_text,
     saving_words,
     sentence_value,
     value_text,
 )
+from traceprof.render.shown import shown_table
 
 
 def test_every_unit_has_a_style() -> None:
@@ -143,3 +147,19 @@ def test_a_range_whose_ends_are_written_alike_is_left_out() -> None:
 
 def test_a_note_is_one_line_of_printable_text() -> None:
     assert note_text(Note.of("{name}", name="a\x1b[31m\nb")) == "a [31m b"
+
+
+def test_a_key_of_minus_one_is_unknown_and_an_unknown_column_is_not_shown() -> None:
+    spec = spec_of(
+        """
+        table path: paths
+        key process: process
+        key step: step; -1 for the window
+        total ns: time
+        """
+    ).tables[0]
+    known = Table({"process": [7, 7], "step": [-1, 3], "ns": [1, 2]})
+    shown = in_words(tuple(spec), known)[1]
+    assert shown["step"].tolist() == [None, 3]
+    window = shown_table(spec, in_words(tuple(spec), known.head(1))[1])
+    assert [column.name for column in window] == ["process", "ns"]

@@ -45,6 +45,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
+from traceprof.model.trace import Trace
 from traceprof.session.answer import Document, document_about
 from traceprof.session.caveats import caveats_of, refuses_with_caveats
 from traceprof.session.run import Run
@@ -353,10 +354,16 @@ def _cpu_shortage(ranks: Ranks, side: WindowSide, other: WindowSide, ns: int) ->
 
 def _cpu_wait_ns(ranks: Ranks, side: WindowSide) -> float:
     """Return how long the training threads of a step wait for a CPU core; NaN if unknown."""
-    table = measured_steps(ranks).table
-    if side.step is None or not side.of_hosts or "cpu_wait_ns" not in table:
+    # Measuring the steps of many ranks takes long, and few recordings have times of threads.
+    if side.step is None or not side.of_hosts or not any(ranks.each(_has_cpu_waits)):
         return np.nan
-    return mean_of(table["cpu_wait_ns"][table["step"] == side.step])
+    table = measured_steps(ranks).table
+    is_known = "cpu_wait_ns" in table
+    return mean_of(table["cpu_wait_ns"][table["step"] == side.step]) if is_known else np.nan
+
+
+def _has_cpu_waits(trace: Trace) -> bool:
+    return bool((trace.samples["metric"] == "thread_cpu_wait_ns").any())
 
 
 def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:

@@ -196,8 +196,8 @@ def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, Time
     for name in DEVICE_TABLES:
         launches, work = launches_of(trace, name), trace.table(name)
         is_inside = ~launches.is_known & window.holds(work["start_ns"])
-        for process, process_window in launched.items():
-            is_inside |= (work["process"] == process) & process_window.holds(launches.start_ns)
+        for process in launched.keys() & set(np.unique(work["process"]).tolist()):
+            is_inside |= (work["process"] == process) & launched[process].holds(launches.start_ns)
         parts.append(_work_rows(trace, name).take(is_inside))
     return Table.stacked(parts)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from traceprof.model.results import Column, Note, Unit, columns
 from traceprof.model.table import Table, is_unknown, objects
+from traceprof.model.tables import ABSENT
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import (
@@ -291,11 +292,18 @@ def names_in_words(names: Sequence[Any]) -> list[Any]:
 def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, ...], Table]:
     """Return columns and table with words instead of identifiers and of some numbers.
 
+    A key of -1, such as the step of a window, becomes unknown.
     A remark in the last column replaces the columns about an outlier. If a table has a column
     "unit", numbers are formatted in the unit of their row and the column is left out.
     """
     for name in _IDENTIFIER_COLUMNS.intersection(table, (column.name for column in columns)):
         table = table.assign(**{name: objects(names_in_words(table[name].tolist()))})
+    for name in (c.name for c in columns if c.is_key and c.unit is Unit.NUMBER and not c.is_typed):
+        keys = np.asarray(table[name])
+        if keys.dtype.kind == "i" and (keys == ABSENT).any():
+            table = table.assign(
+                **{name: objects(None if k == ABSENT else k for k in keys.tolist())}
+            )
     remark_names = [column.name for column in columns if column.name in _REMARK_COLUMNS]
     if len(remark_names) > 1 and _REMARK_COLUMNS[0] in table:
         rows = zip(*(table[name].tolist() for name in remark_names), strict=True)

@@ -68,6 +68,18 @@ def test_the_pattern_of_the_exchange_is_named(trace: Trace, found: str) -> None:
     assert any(found in note for note in said(run("ranks", trace)))
 
 
+@pytest.mark.parametrize(
+    ("op", "start"),
+    [("all_reduce", "The ranks exchange data by collectives (gloo)"), ("send", "by messages (gloo)")],
+)
+def test_ranks_without_gpus_exchange_data(op: str, start: str) -> None:
+    builder = TraceBuilder()
+    for rank in range(2):
+        builder.process(1 + rank, rank=rank)
+        builder.collective(op, 0, 10, process=1 + rank, group_rank=rank, backend="gloo", sequence=0)
+    assert any(start in note for note in said(run("ranks", builder.build())))
+
+
 def test_calls_whose_device_is_not_known_make_no_further_rank() -> None:
     builder = TraceBuilder()
     for device in (0, 1):

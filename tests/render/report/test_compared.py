@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.builders import TraceBuilder
+from tests.render.accessibility import serious_violations
 from tests.render.browser import OpenPage
 from tests.render.figures import flames_in
 from tests.render.timeline.tasks import MS, Reader, steps_of_ten
@@ -160,4 +161,73 @@ def test_every_row_of_a_change_leads_to_both_steps(
     opened.page.locator("#flame .boxes button", has_text="forward").first.click()
     opened.page.get_by_role("button", name="Find in the timeline").click()
     Reader(opened).until("document.querySelector('.search .note').textContent.includes('event')")
+    assert opened.complaints == []
+
+
+def _three_changes(*, is_new: bool) -> Trace:
+    """Eight steps of 20 ms on one GPU; in the new run three of them are 2, 3 and 4 ms longer.
+
+    Step 3: gemm takes 2 ms more. Step 4: the copy takes 3 ms more. Step 5: the GPU waits 4 ms more
+    for the CPU, which is in its forward pass.
+    """
+    builder = TraceBuilder().process(1, rank=0, name="python").device(0, "H100")
+    here: dict[str, Any] = {"process": 1, "device": 0, "stream": 7}
+    t = 0
+    for number in range(8):
+        gemm, copy, wait = (MS * ms * (is_new and number == step) for step, ms in PLANTED.values())
+        end = t + 20 * MS + gemm + copy + wait
+        builder.step(t, end, number, process=1, thread=1)
+        builder.copy("h2d", t + MS, t + 3 * MS + copy, n_bytes=1000, **here)
+        t += copy
+        builder.range("forward", t + 3 * MS, t + 11 * MS + gemm + wait, process=1, thread=1)
+        builder.kernel("gemm", t + 4 * MS, t + 8 * MS + gemm, **here)
+        t += gemm + wait
+        builder.kernel("softmax", t + 11 * MS, t + 19 * MS, **here)
+        t = end
+    return builder.build()
+
+
+PLANTED = {"gemm": (3, 2), "copy": (4, 3), "wait": (5, 4)}
+
+
+@pytest.mark.chromium
+def test_each_row_leads_to_the_pair_of_steps_and_the_place_where_it_changes_most(
+    tmp_path: Path, open_page: Callable[..., OpenPage]
+) -> None:
+    for name in ("base", "new"):
+        write_nsys(_three_changes(is_new=name == "new"), tmp_path / f"{name}.sqlite")
+    page = tmp_path / "page.html"
+    traces = [str(tmp_path / f"{name}.sqlite") for name in ("base", "new")]
+    done = CliRunner().invoke(app, ["compare", *traces, "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    opened = open_page(page.read_text("utf-8"))
+    reader = Reader(opened)
+    flames = opened.page.locator("#flame .pair")
+
+    def follow(row: Any, step: int) -> str:
+        """Follow a row; return the details, after a look at the span and the flame graph."""
+        row.first.click()
+        start, end = opened.js(
+            f"[traceprof.trace.steps.starts[{step}], traceprof.trace.steps.ends[{step}]]"
+        )
+        reader.until(f"traceprof.t0 > {start} - {MS} && traceprof.t1 < {end} + {MS}")
+        (flame,) = [flame for flame in flames.all() if flame.is_visible()]
+        assert f"step {step}" in flame.inner_text()
+        text: str = opened.page.locator(".details").inner_text()
+        return text.replace("\u202f", " ").replace("\xa0", " ")
+
+    links = opened.page.locator("#difference td a")
+    details = follow(links.filter(has_text="gemm"), 3)
+    assert "6.000 ms (6,000,000 ns)" in details
+    assert "B · " in details
+    assert "5.000 ms (5,000,000 ns)" in follow(links.filter(has_text="h2d"), 4)
+    assert "7.000 ms" in follow(links.filter(has_text="forward"), 5)
+    kernels = opened.page.locator("#kernels td a")
+    assert "6.000 ms (6,000,000 ns)" in follow(kernels.filter(has_text="gemm"), 3)
+    # A click also filters: what has another name is faint.
+    assert opened.page.locator(".search input").input_value() == "gemm"
+    assert "5.000 ms" in follow(opened.page.locator("#sum a", has_text="h2d"), 4)
+    opened.page.locator("#steps a", has_text="step 6").click()
+    assert "no flame graph of the shown step" in opened.page.locator("#flame").inner_text()
+    assert serious_violations(opened.page) == []
     assert opened.complaints == []

@@ -175,7 +175,7 @@
       const own = words(values[node], unit);
       const change = base && values[node] - base[node];
       const size = base
-        ? `${words(base[node], unit)} → ${own} (${change < 0 ? "−" : "+"}${words(Math.abs(change), unit)})`
+        ? `${words(base[node], unit)} → ${own} (${change ? (change < 0 ? "−" : "+") + words(Math.abs(change), unit) : "no change"})`
         : `${own} (${share(values[node], values[0])} of all)`;
       const times = this.counts[node] ? `, ${this.counts[node].toLocaleString("en")}×` : "";
       const about = `${this.names[node]}: ${size}${times}`;
@@ -198,4 +198,18 @@
   }
 
   for (const figure of document.querySelectorAll("figure.flame")) new Flame(figure);
+
+  /* Of several pairs of steps, show the flame graph of the one that the address marks. */
+  function showMarkedPair() {
+    const pairs = [...document.querySelectorAll(".pair[data-from]")];
+    const marked = /[#&]mark=(-?\d+)\.\./.exec(location.hash);
+    if (!marked || !pairs.length) return;
+    const at = Number(marked[1]);
+    const isMarked = ({ dataset }) => Number(dataset.from) <= at && at < Number(dataset.to);
+    for (const pair of pairs) pair.hidden = !isMarked(pair);
+    document.querySelector("[data-others]").hidden = pairs.some(isMarked);
+  }
+
+  window.addEventListener("hashchange", showMarkedPair);
+  showMarkedPair();
 })();

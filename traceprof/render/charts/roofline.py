@@ -24,6 +24,8 @@ _MAX_POINTS: Final = 200
 _MAX_POINT_PX, _MIN_POINT_PX = 30.0, 6.0
 _MAX_LABELS, _MIN_LABEL_RATIO = 6, 0.03
 """Points with a label: at most this many, with at least this share of the time of all points."""
+_LABEL_DECADES, _LABEL_HEIGHT_RATIO = 1.2, 0.05
+"""Size of a label: decades of intensity, and a share of the height of the chart."""
 _TERA: Final = 1e12
 _NAME_COLUMNS: Final = ("operator", "name")
 """Columns that can hold the name of a point; the first column that exists is used."""
@@ -259,11 +261,19 @@ def _labels(runs: Sequence[_Run], edge: float) -> Iterator[dict[str, Any]]:
                     rate, x = row["bandwidth_bytes_per_s"] * edge, edge
                 found.append((float(row["total_ns"]), name, x, rate / _TERA))
     least_ns = _MIN_LABEL_RATIO * sum(ns for ns, *_ in found)
-    for ns, name, x, y in sorted(found, key=lambda point: -point[0])[:_MAX_LABELS]:
-        if ns >= least_ns and y > 0:
+    places = [(np.log10(x), np.log10(y)) for *_, x, y in found if y > 0]
+    min_gap = _LABEL_HEIGHT_RATIO * (1 + float(np.ptp([y for _, y in places]))) if places else 0
+    labeled: list[tuple[float, float]] = []
+    for ns, name, x, rate in sorted(found, key=lambda point: -point[0])[:_MAX_LABELS]:
+        if ns < least_ns or rate <= 0:
+            continue
+        at, y = float(np.log10(x)), float(np.log10(rate))
+        # A label that would be on top of the label of a longer operator is only in the hover text.
+        if all(abs(at - a) > _LABEL_DECADES or abs(y - b) > min_gap for a, b in labeled):
+            labeled.append((at, y))
             yield {
-                "x": float(np.log10(x)),
-                "y": float(np.log10(y)),
+                "x": at,
+                "y": y,
                 "text": plotly_text(name.rpartition("::")[2], 30),
                 "showarrow": False,
                 "xanchor": "left",

@@ -52,11 +52,15 @@ def value_grid(y: Axis, x_ends: tuple[int, int], unit: Unit, n_ticks: int = 5) -
 
 
 def drawing(size: tuple[int, float], kind: str, label: str, *parts: str, top: int = 0) -> str:
-    """Return a complete picture of a ``size`` (width, height) with CSS class and description."""
-    width, height = size
+    """Return a complete picture of a ``size`` (width, height) with CSS class and description.
+
+    Screen readers treat a picture as one object, unless its parts contain links.
+    """
+    (width, height), body = size, "".join(parts)
+    role = "group" if "<a " in body else "img"
     return (
-        f'<svg viewBox="0 {top} {width} {height:.0f}" class="{kind}" role="img" '
-        f'aria-label="{html_text(label)}">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 {top} {width} {height:.0f}" class="{kind}" role="{role}" '
+        f'aria-label="{html_text(label)}">{body}</svg>'
     )
 
 

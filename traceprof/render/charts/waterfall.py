@@ -25,7 +25,7 @@ from traceprof.render.escape import html_text
 from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 290, 170, 26, 16, 24
+_WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 330, 150, 26, 16, 24
 _COLORS: Final[Mapping[str, str]] = {
     **dict.fromkeys((AT_PEAK, AT_BANDWIDTH), "compute"),
     **dict.fromkeys((WAVES, SHORT, BELOW_PEAK, BELOW_BANDWIDTH), "range_forward"),

@@ -15,7 +15,6 @@ from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.summary import Summary
 from traceprof.model.table import Table
-from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.curves import curves_style, pace_chart
 from traceprof.render.charts.figure import figures_script
@@ -29,7 +28,7 @@ from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
 from traceprof.render.report.opening import figures_html
-from traceprof.render.report.pair import StepPair, pair_flame, typical_pair
+from traceprof.render.report.pair import Changes, StepPair, pair_flame
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.timeline.beside import SideBySideTimeline
 from traceprof.render.timeline.render import timeline_fragment
@@ -44,6 +43,8 @@ _MAX_CAUSE_LETTERS: Final = 48
 _MIN_REST_RATIO: Final = 0.005
 """A smaller rest, as a share of the largest cause, is below the rounding of the numbers."""
 _HEIGHT: Final = 240
+_LABEL: Final = 104
+"""Room for the label of a line, at its right end."""
 _FOOT: Final = 18
 _MIN_VISIBLE_RATIO: Final = 0.05
 """Below this share of the step time the longest cause is hard to see, so the axis is broken."""
@@ -61,6 +62,8 @@ nav.across a { padding: 0; }
 .chart .break { fill: var(--card); }
 .chart .base { fill: #5d6b7e; } .chart .new { fill: var(--accent); }
 .chart text.value { fill: var(--fg); }
+.chart .area { fill: transparent; }
+.chart a:is(:hover, :focus-visible) .value { fill: var(--accent); text-decoration: underline; }
 .verdict + .key-numbers { margin-top: 14px; }
 .key-number b { font-size: 17px; white-space: nowrap; }
 .delta { font-size: 12.5px; font-weight: 600; }
@@ -70,7 +73,7 @@ nav.across a { padding: 0; }
 """
 
 
-def waterfall_chart(difference: Result) -> str:
+def waterfall_chart(difference: Result, link: Link | None = None) -> str:
     """Return a waterfall chart from the base's mean step time to the new one, cause by cause.
 
     All bars are to scale if the causes are long enough to be seen. Otherwise the axis is broken:
@@ -85,26 +88,35 @@ def waterfall_chart(difference: Result) -> str:
     x = Axis(low, low + 1.02 * ((max(levels_ns) - low) or 1.0), _LEFT, _WIDTH - _RIGHT)
     height = _ROW * (len(rows) + 2) + 4
     lines = list(_grid_lines(x, height))
-    for number, side, ns in ((0, "base", levels_ns[0]), (len(rows) + 1, "new", levels_ns[-1])):
+    ends = ((0, "base", levels_ns[0]), (len(rows) + 1, "new", float(scalars["new_ns"])))
+    for number, side, ns in ends:
         lines.append(_bar(number, side, (_LEFT, x(ns)), side, format_duration(ns)))
         lines += [_gap_in_bar(number)] if low else []
     for number, row in enumerate(rows, 1):
         left, right = sorted((x(levels_ns[number - 1]), x(levels_ns[number])))
         kind = "longer" if row["difference_ns"] > 0 else "shorter"
         change = signed_duration(row["difference_ns"]) or "0"
-        lines.append(_bar(number, row["label"], (left, right), kind, change))
+        bar = _bar(number, row["label"], (left, right), kind, change)
+        address = link(row) if link else None
+        lines.append(_linked(bar, number, address) if address else bar)
     broken = (
         f" The axis is broken: it starts at {format_duration(low)}. The bars of base and new are "
         "longer than drawn; all other bars are to scale."
         if low
         else ""
     )
-    label = f"From {format_duration(levels_ns[0])} to {format_duration(levels_ns[-1])}"
+    label = f"From {format_duration(levels_ns[0])} to {format_duration(scalars['new_ns'])}"
     return (
         f"{drawing((_WIDTH, height + _FOOT), 'chart sum', label, *lines)}"
         f'<p class="note">Mean GPU time per {html_text(str(scalars["per"]))}. The changes between '
         f"the bars of base and new add up.{broken}</p>"
     )
+
+
+def _linked(bar: str, number: int, address: str) -> str:
+    """Return a bar of which the whole row leads to ``address``."""
+    area = element("rect", x=0, y=number * _ROW, width=_WIDTH, height=_ROW, class_="area")
+    return element("a", area + bar, href=html_text(address))
 
 
 def _axis_start(levels_ns: Sequence[float], lengths_ns: Sequence[float]) -> float:
@@ -135,14 +147,12 @@ def _bars_of_causes(difference: Result) -> list[Row]:
     causes = difference.tables["causes"].rows()
     largest = max((abs(row["difference_ns"]) for row in causes), default=0)
     listed = largest_causes(causes, largest, _MAX_CAUSES)
-    bars: list[Row] = [
-        {"label": _cause_label(row), "difference_ns": row["difference_ns"]} for row in listed
-    ]
+    bars: list[Row] = [{"label": _cause_label(row), **row} for row in listed]
     for part in PART_STYLES:
         rest = sum(row["difference_ns"] for row in causes if row["part"] == part.key)
         rest -= sum(row["difference_ns"] for row in listed if row["part"] == part.key)
         if abs(rest) >= _MIN_REST_RATIO * largest:
-            bars.append({"label": f"other {part.label}", "difference_ns": rest})
+            bars.append({"label": f"other {part.label}", "difference_ns": rest, "part": part.key})
     return bars
 
 
@@ -177,7 +187,7 @@ def steps_chart(steps: Table) -> str:
     top = 1.05 * float(np.quantile(steps["period_ns"], 0.99))
     low = 0.95 * float(steps["period_ns"].min())
     last = max(1.0, float(steps["place"].max()))
-    x, y = Axis(0, last, 70, _WIDTH - 10), Axis(low, top, _HEIGHT - 8, 8)
+    x, y = Axis(0, last, 76, _WIDTH - _LABEL - 6), Axis(low, top, _HEIGHT - 8, 8)
     dots = (
         element(
             "circle",
@@ -197,7 +207,7 @@ def steps_chart(steps: Table) -> str:
         for (side, side_steps), dash in zip(sides, ("2 4", "8 3"), strict=False)
     )
     ticks = (
-        element("line", x1=70, x2=_WIDTH - 10, y1=y(value), y2=y(value))
+        element("line", x1=70, x2=_WIDTH - _LABEL, y1=y(value), y2=y(value))
         + text(66, y(value) + 4, round_text(Unit.NS, value), "end")
         for value in round_ticks(low, top, 4)
     )
@@ -211,8 +221,10 @@ def steps_chart(steps: Table) -> str:
 
 def _median_line(y: float, side: str, dash: str) -> str:
     style = f"stroke:var(--fg);stroke-dasharray:{dash}"
-    line = element("line", x1=70, x2=_WIDTH - 10, y1=y, y2=y, style=style)
-    return line + text(_WIDTH - 10, y - 4, f"{side} median", "end", class_="value")
+    line = element("line", x1=70, x2=_WIDTH - _LABEL, y1=y, y2=y, style=style)
+    # The labels are beside the dots; those of equal medians are above and below the line.
+    at = y - 2 if side == "new" else y + 10
+    return line + text(_WIDTH - _LABEL + 6, at, f"{side} median", class_="value")
 
 
 def parts_chart(difference: Result) -> str:
@@ -279,9 +291,9 @@ def render_compared(
 ) -> str:
     """Return one HTML page that needs no other file and no network.
 
-    ``beside`` holds the timelines of both runs. With it, the row of a kernel links to the longest
-    execution of that kernel in the timeline, and each other row of a change to a typical pair of
-    steps. ``runs`` are logs, whose pace is drawn.
+    ``beside`` holds the timelines of both runs. With it, each row of a change links to the pair of
+    steps in which the row changes most, and to the place there. ``runs`` are logs, whose pace is
+    drawn.
 
     Raises:
         UsageError: a column that was chosen is in no table.
@@ -290,22 +302,23 @@ def render_compared(
     rows = options.rows or _DEFAULT_ROWS
     answer = "".join(f"<p>{html_sentence(sentence)}</p>" for sentence in head.sentences)
     warnings = html_list([*head.warnings, *head.remarks])
-    pair = None if beside is None else typical_pair(beside)
-    link = None if beside is None else _links(beside, pair)
+    changes = None if beside is None else Changes(beside)
+    link = None if changes is None else changes.link
+    tables = [
+        card(section.name, section.title, "".join(_tables(section, rows, link)))
+        for section in sections_of(found, options)
+        if section.name != "steps"
+    ]
     # The page embeds plotly.js only together with a timeline.
     roofline = "" if beside is None else roofline_of_two_runs(found.results)
     cards = [
         card("answer", "Result", f'<div class="verdict">{answer}</div>{_main_numbers(found)}'),
-        *_charts(found),
+        *_charts(found, changes),
         *([card("pace", "Pace", pace)] if (pace := pace_chart(runs) if runs else "") else []),
-        *_timelines(beside, pair),
+        *_timelines(beside, changes),
         *([card("roofline", "Roofline of base and new", roofline)] if roofline else []),
         *([card("known", WARNINGS_TITLE, warnings)] if warnings else []),
-        *(
-            card(section.name, section.title, "".join(_tables(section, rows, link)))
-            for section in sections_of(found, options)
-            if section.name != "steps"
-        ),
+        *tables,
     ]
     linked = (_HEADING.search(one) for one in cards[1:])
     contents = "".join(f'<a href="#{at[1]}">{at[2]}</a>' for at in linked if at)
@@ -329,67 +342,62 @@ def render_compared(
     )
 
 
-_KERNEL: Final = "kernel"
-_OF_CHANGES: Final = ("difference", "kernels")
+_OF_CHANGES: Final = ("difference", "kernels", "phases")
 """Results whose rows are changes of a step."""
-_MAX_NAME_LETTERS: Final = 600
-"""The summary of a run keeps this many letters of a kernel name."""
+_MAX_FLAMES: Final = 12
+_MAX_STEP_LINKS: Final = 40
 
 
-def _timelines(beside: SideBySideTimeline | None, pair: StepPair | None) -> Iterator[str]:
-    """Yield the cards with both timelines and the flame graph; nothing without timelines."""
-    if beside is None:
+def _timelines(beside: SideBySideTimeline | None, changes: Changes | None) -> Iterator[str]:
+    """Yield the cards with both timelines and the flame graphs; nothing without timelines."""
+    if beside is None or changes is None:
         return
     notes = " · ".join(map(html_text, beside.notes))
     drawn = timeline_fragment(beside.packed, is_embedded=True).html
     html = f'<p class="note">{beside.subtitle}</p>{drawn}<p class="note">{notes}</p>'
     yield card("timeline", "Timelines of base and new, aligned by step", html)
-    if pair is not None and (flame := pair_flame(beside, pair)):
-        shown = f'<p class="note"><a href="{pair.address}">Show {html_text(pair.label)}</a></p>'
-        yield card("flame", f"Differential flame graph: {pair.label}", flame + shown)
+    if flames := [*_flames(beside, changes)]:
+        about = (
+            '<p class="note" data-others hidden>This file has no flame graph of the shown step. '
+            f"It has one of {_step_links([pair for pair, _ in flames])}.</p>"
+        )
+        shown = "".join(html for _, html in flames)
+        yield card("flame", "Differential flame graph", about + shown)
 
 
-def _links(beside: SideBySideTimeline, pair: StepPair | None) -> Link:
-    """Return a function that gives the address of a row.
-
-    A kernel leads to its longest execution: the new side comes first, then the base. Another row,
-    and a kernel that the page lacks, leads to the pair of steps.
-    """
-    longest = [_longest_executions(side.trace.within(side.span)) for side in beside.sides]
-
-    def link(row: Row) -> str | None:
-        names = str(row.get("base_name") or row.get("name")), str(row.get("name"))
-        is_kernel = row.get("kind", _KERNEL) == _KERNEL
-        for side in (1, 0) if is_kernel else ():
-            times = longest[side].get(names[side])
-            if times is not None and (address := beside.address(side, *times)):
-                return address
-        return None if pair is None else pair.address
-
-    return link
+def _flames(beside: SideBySideTimeline, changes: Changes) -> Iterator[tuple[StepPair, str]]:
+    """Yield the pairs of steps that rows lead to, with their flame graphs; only one is visible."""
+    hidden = ""
+    for pair in [*changes.used][:_MAX_FLAMES]:
+        if flame := pair_flame(beside, pair):
+            start, end = pair.on_axis
+            yield (
+                pair,
+                f'<div class="pair" data-from="{start}" data-to="{end}"{hidden}>'
+                f'<p class="note">{_step_links([pair], "Show ")}</p>{flame}</div>',
+            )
+            hidden = " hidden"
 
 
-def _longest_executions(trace: Trace) -> dict[str, tuple[int, int]]:
-    """Return start and end of the longest execution of each kernel name.
-
-    Names are cut to the length that comparisons use.
-    """
-    order = np.argsort(trace.kernels["end_ns"] - trace.kernels["start_ns"], kind="stable")
-    kernels = trace.kernels.take(order)
-    names = (name[:_MAX_NAME_LETTERS] for name in kernels["name"].tolist())
-    times = zip(kernels["start_ns"].tolist(), kernels["end_ns"].tolist(), strict=True)
-    return dict(zip(names, times, strict=True))  # of equal names the last one stays, the longest
+def _step_links(pairs: Sequence[StepPair], before: str = "") -> str:
+    """Return links that show pairs of steps in the timeline."""
+    return ", ".join(
+        f'<a href="{pair.address}">{before}{html_text(pair.label)}</a>' for pair in pairs
+    )
 
 
-def _charts(found: Comparison) -> Iterator[str]:
+def _charts(found: Comparison, changes: Changes | None) -> Iterator[str]:
     """Yield the cards with charts of the results that the comparison has."""
+    link = None if changes is None else changes.link
     difference = found.results.get("difference")
     if difference is not None and len(difference.tables["parts"]):
-        yield card("sum", "Step time changes from base to new", waterfall_chart(difference))
+        yield card("sum", "Step time changes from base to new", waterfall_chart(difference, link))
         yield card("parts", "GPU time per step", parts_chart(difference))
     steps = found.results.get("steps")
     if steps is not None and len(steps.table):
-        yield card("steps", "Step times", steps_chart(steps.table))
+        pairs = changes.pairs[:_MAX_STEP_LINKS] if changes else ()
+        links = f'<p class="note">Side by side: {_step_links(pairs)}</p>' if pairs else ""
+        yield card("steps", "Step times", steps_chart(steps.table) + links)
 
 
 def _tables(section: Section, rows: int, link: Link | None) -> Iterator[str]:

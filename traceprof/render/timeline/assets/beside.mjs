@@ -20,7 +20,8 @@ export function gained(first, second) {
   const by = second - first;
   if (by === 0) return "no change";
   const sign = by > 0 ? "+" : "−";
-  const part = first > 0 ? ` (${sign}${formatPercent(Math.abs(by) / first)})` : "";
+  const percent = formatPercent(Math.abs(by) / first);
+  const part = first > 0 ? ` (${/[1-9]/.test(percent) ? sign : ""}${percent})` : "";
   return `${sign}${formatDuration(Math.abs(by))}${part}`;
 }
 

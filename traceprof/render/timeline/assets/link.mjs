@@ -7,7 +7,8 @@ import { spanOfSteps } from "./steps.mjs";
  * The address names what is shown, so that it can be sent to somebody: `#at=START..END`, and where
  * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `among`, `folds`,
  * `pin`, and how lanes are arranged (`lane_words.mjs`).
- * Links from findings carry `mark` (the span meant), `rank` and `device`. Times are ns on the
+ * Links from findings carry `mark` (the span meant), `rank` and `device`, of two recordings also `side`
+ * (0 or 1). Times are ns on the
  * clock of the trace; a span may be given as steps: `step:3..5`.
  */
 
@@ -35,6 +36,7 @@ export function parseLink(hash, trace, charts = []) {
     pins: numbersIn(given.get("pin")).filter((row) => trace.rows[row]),
     ranks: numbersIn(given.get("rank")),
     devices: numbersIn(given.get("device")),
+    sides: numbersIn(given.get("side")),
     lanes: lanesOfWords(trace, charts, given),
   };
 }

@@ -7,10 +7,11 @@ import { lowerBound, upperBound } from "./bisect.mjs";
 const SLACK_NS = 1;
 
 /** The groups that a link names by rank or device, and the main thread of each of their processes. */
-export function groupsOfLink(trace, { ranks, devices }) {
-  const isNamed = ({ process, device }) => {
+export function groupsOfLink(trace, { ranks, devices, sides = [] }) {
+  const isNamed = ({ process, device, side }) => {
     const rank = trace.processes?.[process]?.rank;
-    return ranks.includes(rank) || (devices.includes(device) && device >= 0);
+    const isOfSide = !sides.length || sides.includes(side);
+    return isOfSide && (ranks.includes(rank) || (devices.includes(device) && device >= 0));
   };
   const named = trace.groups.flatMap((group, place) => (isNamed(group) ? [place] : []));
   return new Set(named.filter((place) => trace.groups[place].kind === "device" || isMainThread(trace, place)));
@@ -25,7 +26,8 @@ export function isMainThread(trace, place) {
 /** The idle gap or event with the span of the mark, or the idle gap around it: a target, or null. */
 export function targetOfMark(trace, link) {
   const named = groupsOfLink(trace, link);
-  const isConcerned = (group) => !named.size || named.has(group);
+  const isOfSide = (group) => !link.sides?.length || link.sides.includes(trace.groups[group].side);
+  const isConcerned = (group) => (named.size ? named.has(group) : isOfSide(group));
   const places = trace.groups.flatMap((_, place) => (isConcerned(place) ? [place] : []));
   return idleOfMark(trace, places, link.mark) ?? eventOfMark(trace, isConcerned, link.mark);
 }
