@@ -180,6 +180,9 @@ def test_where_nothing_worked_the_page_says_so() -> None:
     text = render("text", measured(trace, ["breakdown", "kernels"], "all"))
     assert "note: GPU activity was recorded, but the trace contains none." in text
     assert "by kernel name" not in text
+    # One empty line between two blocks: none before the first, none for a block without lines.
+    assert not text.startswith("\n")
+    assert "\n\n\n" not in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
