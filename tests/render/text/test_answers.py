@@ -131,6 +131,9 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
         info=TraceInfo(path="/tmp/my trace.sqlite"),
     )
     text = render("text", told, Options(rows=5))
+    # One empty line between two blocks: none before the first, none for a block without lines.
+    assert not text.startswith("\n")
+    assert "\n\n\n" not in text
     places = [text.index(one) for one in ("A step of 1.00 µs.", "Steps       0–3  ████", "1. ")]
     assert places == sorted(places)
     assert "Bottleneck  Input-bound. A step of" in text
@@ -180,9 +183,6 @@ def test_where_nothing_worked_the_page_says_so() -> None:
     text = render("text", measured(trace, ["breakdown", "kernels"], "all"))
     assert "note: GPU activity was recorded, but the trace contains none." in text
     assert "by kernel name" not in text
-    # One empty line between two blocks: none before the first, none for a block without lines.
-    assert not text.startswith("\n")
-    assert "\n\n\n" not in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
