@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -50,9 +52,9 @@ def test_a_collective_of_one_rank_alone_has_a_row_of_its_own() -> None:
     builder = TraceBuilder()
     for rank in (0, 1):
         builder.process(1 + rank, rank=rank)
-        shared = {"group": "a", "group_size": 2, "n_bytes": 8}
+        shared: dict[str, Any] = {"group": "a", "group_size": 2, "n_bytes": 8}
         builder.collective("all_reduce", 10, 20, process=1 + rank, backend="gloo", **shared)
-    alone = {"group": "b", "group_size": 4, "backend": "gloo"}
+    alone: dict[str, Any] = {"group": "b", "group_size": 4, "backend": "gloo"}
     builder.collective("all_gather", 30, 37, process=2, n_bytes=64, **alone)
     builder.collective("broadcast", 50, 51, process=2, n_bytes=-1, **alone)
     found = run("shared", builder.build()).table.to_frame()
