@@ -42,6 +42,14 @@ def test_independent_runs_are_no_repeats_of_synchronized_ones() -> None:
     assert efficiencies == pytest.approx({"independent": 0.99, "synchronized": 0.755})
 
 
+def test_both_kinds_are_groups_without_a_run_on_one_device() -> None:
+    rows = scaling([ALONE, TOGETHER]).results["scaling"].table.rows()
+    assert {row["group"]: row["samples_per_s"] for row in rows} == {
+        "independent": 198,
+        "synchronized": 150,
+    }
+
+
 def test_repeats_alone_make_no_groups() -> None:
     found = scaling([ONE, TOGETHER, AGAIN])
     assert {row["group"] for row in found.results["scaling"].table.rows()} == {""}

@@ -137,7 +137,11 @@ def test_lightning(tmp_path: Path) -> None:
     run = one_run(tmp_path, text)
     assert run.measure("world_size") == 4
     assert rows(run, "loss")["step"].tolist() == [60, 70, 80, 90]
-    assert "v_num" not in set(run.table("metrics").to_frame()["metric"])
+    metrics = run.table("metrics").to_frame()
+    assert "v_num" not in set(metrics["metric"])
+    # Only the `loss` of old versions is smoothed; validation is of the whole epoch.
+    assert set(metrics[metrics["metric"] == "loss"]["over"]) == {"step"}
+    assert set(metrics[metrics["metric"] == "top1"]["over"]) == {"run"}
     assert kinds(run) == ["end"]
 
 
@@ -148,7 +152,7 @@ def test_rich_bars_of_lightning(tmp_path: Path) -> None:
     )
     run = one_run(tmp_path, text)
     assert run.origin == "log:lightning"
-    assert rows(run, "loss")["step"].tolist() == [310, 350]
+    assert rows(run, "loss")[["step", "over"]].to_numpy().tolist() == [[310, "ema"], [350, "ema"]]
 
 
 def test_metrics_csv(tmp_path: Path) -> None:

@@ -181,8 +181,8 @@ def _kernel_growth(context: Context, drift: Drift) -> Table:
         table, "n_before", "n_after", "ns_before", "ns_after"
     )
     with np.errstate(divide="ignore", invalid="ignore"):
+        # 0 (not a number) where all launches are new, or none is left.
         longer_ns = np.nan_to_num((ns_after / n_after - ns_before / n_before) * n_after)
-    longer_ns = np.where((n_before > 0) & (n_after > 0), longer_ns, 0.0)
     return table.assign(longer_ns=longer_ns, more_ns=ns_after - ns_before - longer_ns)
 
 

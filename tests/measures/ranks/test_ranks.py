@@ -70,7 +70,10 @@ def test_the_pattern_of_the_exchange_is_named(trace: Trace, found: str) -> None:
 
 @pytest.mark.parametrize(
     ("op", "start"),
-    [("all_reduce", "The ranks exchange data by collectives (gloo)"), ("send", "by messages (gloo)")],
+    [
+        ("all_reduce", "The ranks exchange data by collectives (gloo)"),
+        ("send", "by messages (gloo)"),
+    ],
 )
 def test_ranks_without_gpus_exchange_data(op: str, start: str) -> None:
     builder = TraceBuilder()

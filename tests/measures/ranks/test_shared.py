@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -44,3 +46,23 @@ def test_a_collective_keeps_its_number_in_every_window() -> None:
     start = ranks.span.start_ns + int(third["at_ns"])
     (row,) = run("shared", ranks.within(TimeWindow(start, start + 1))).table.rows()
     assert (row["number"], row["at_ns"]) == (2, third["at_ns"])
+
+
+def test_a_collective_of_one_rank_alone_has_a_row_of_its_own() -> None:
+    builder = TraceBuilder()
+    for rank in (0, 1):
+        builder.process(1 + rank, rank=rank)
+        shared: dict[str, Any] = {"group": "a", "group_size": 2, "n_bytes": 8}
+        builder.collective("all_reduce", 10, 20, process=1 + rank, backend="gloo", **shared)
+    alone: dict[str, Any] = {"group": "b", "group_size": 4, "backend": "gloo"}
+    builder.collective("all_gather", 30, 37, process=2, n_bytes=64, **alone)
+    builder.collective("broadcast", 50, 51, process=2, n_bytes=-1, **alone)
+    found = run("shared", builder.build()).table.to_frame()
+    shown = found[["op", "group", "group_size", "ranks", "duration_ns", "last"]]
+    assert shown.to_numpy().tolist() == [
+        ["all_reduce", "a", 2, 2, 10, "rank 0"],
+        ["all_gather", "b", 4, 1, 7, "rank 1"],
+        ["broadcast", "b", 4, 1, 1, "rank 1"],
+    ]
+    assert found["size_bytes"].tolist() == pytest.approx([8, 64, np.nan], nan_ok=True)
+    assert found["number"].tolist() == [0, 1, 2]

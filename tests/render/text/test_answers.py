@@ -131,6 +131,9 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
         info=TraceInfo(path="/tmp/my trace.sqlite"),
     )
     text = render("text", told, Options(rows=5))
+    # One empty line between two blocks: none before the first, none for a block without lines.
+    assert not text.startswith("\n")
+    assert "\n\n\n" not in text
     places = [text.index(one) for one in ("A step of 1.00 µs.", "Steps       0–3  ████", "1. ")]
     assert places == sorted(places)
     assert "Bottleneck  Input-bound. A step of" in text
