@@ -53,10 +53,7 @@ def install_modules(torch):
         has_gradients = is_grad_enabled()
         if not has_gradients and is_compiled_graph(self):
             return original(self, *args, **kwargs)
-        name = phase_of(self, has_gradients)
-        name = hook_rollouts.begin_pass(torch, self, args, kwargs, name)
-        if name == "eval":
-            hook_environments.find_environments(torch)
+        name = _phase_of_pass(torch, self, args, kwargs, has_gradients)
         steps.begin_forward(may_train=name == "forward")
         emitter = session.emitter()
         emitter.push(name, steps.number)
@@ -72,6 +69,15 @@ def install_modules(torch):
             steps.end_forward()
 
     replace(torch.nn.Module, "__call__", __call__)
+
+
+def _phase_of_pass(torch, module, args, kwargs, has_gradients):
+    """Return the name of the range of an outermost pass; passes without gradients may act."""
+    name = phase_of(module, has_gradients)
+    name = hook_rollouts.begin_pass(torch, module, args, kwargs, name)
+    if name == "eval":
+        hook_environments.find_environments(torch)
+    return name
 
 
 def _counting_tokens(torch, original):
