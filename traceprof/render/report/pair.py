@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -21,7 +21,7 @@ from traceprof.measures.device.times import device_time, used_devices
 from traceprof.measures.host.states import phase_times
 from traceprof.measures.idle.charges import find_charges
 from traceprof.measures.rows import Ints, bounds, span_at, union_of
-from traceprof.measures.steps.ledger import INCOMPLETE, WARMUP, step_ledger
+from traceprof.measures.steps.ledger import CUT, INCOMPLETE, WARMUP, step_ledger
 from traceprof.model.activity import BUSY_PARTS, IDLE
 from traceprof.model.grouping import grouped_by, joined
 from traceprof.model.ranks import Ranks
@@ -30,6 +30,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.render.charts.flame import FlameMeasure, flame_graph
+from traceprof.render.escape import html_text
 from traceprof.render.shown import Row
 from traceprof.render.timeline.beside import WHOLE, SideBySideTimeline, TimelineSide
 from traceprof.session.answer import answer
@@ -47,6 +48,7 @@ _MAX_NAME_LETTERS: Final = 600
 """The summary of a run keeps this many letters of a kernel name."""
 _MAX_FIND_LETTERS: Final = 200
 """The timeline searches for at most this many letters."""
+_MAX_FLAMES: Final = 12
 _MAX_ZOOM: Final = 50
 """A place is shown in at most this many times its own length."""
 _KERNELS: Final = "kernels"
@@ -85,7 +87,7 @@ class StepPair:
 
 
 def pairs_of(beside: SideBySideTimeline) -> list[StepPair]:
-    """Return the steps that both sides have, without warm-up and incomplete steps if possible.
+    """Return the steps that both sides have; warm-up, cut, and incomplete ones only without others.
 
     Without steps, both recordings are the only pair.
     """
@@ -106,7 +108,7 @@ def pairs_of(beside: SideBySideTimeline) -> list[StepPair]:
 def _starts_of_usable_steps(side: TimelineSide) -> set[int]:
     """Return when the measured steps of a side start, in ns after the start of its span."""
     ledger = step_ledger(Ranks.of(side.trace))
-    is_usable = (ledger["kind"] != WARMUP) & (ledger["kind"] != INCOMPLETE)
+    is_usable = ~np.isin(ledger["kind"], (WARMUP, INCOMPLETE, CUT))
     return set((ledger["start_ns"][is_usable] - side.span.start_ns).tolist())
 
 
@@ -170,7 +172,7 @@ class Changes:
 
     def __init__(self, beside: SideBySideTimeline) -> None:
         """Find the pairs of steps of ``beside``."""
-        self._beside = beside
+        self.beside = beside
         self.pairs = pairs_of(beside)
         self.typical = typical_pair(beside)
         self.used = dict.fromkeys(filter(None, [self.typical]))
@@ -178,7 +180,7 @@ class Changes:
     @cached_property
     def _sides(self) -> list[_SideTimes]:
         spans = zip(*(pair.spans for pair in self.pairs), strict=True)
-        return [_SideTimes.of(*each) for each in zip(self._beside.sides, spans, strict=True)]
+        return [_SideTimes.of(*each) for each in zip(self.beside.sides, spans, strict=True)]
 
     def link(self, row: Row) -> str | None:
         """Return the address of the place where a row changes most; None without common steps.
@@ -211,7 +213,7 @@ class Changes:
 
     def _address(self, pair: StepPair, number: int, place: Row, names: Mapping[str, str]) -> str:
         """Return the URL fragment that shows an event of side ``number`` in a pair of steps."""
-        clock, zero = self._beside.axis.clocks[number], self._beside.sides[number].span.start_ns
+        clock, zero = self.beside.axis.clocks[number], self.beside.sides[number].span.start_ns
         start = int(clock.starts(np.array([place["start_ns"] - zero]))[0])
         end = max(start + 1, int(clock.ends(np.array([place["end_ns"] - zero]))[0]))
         margin = _MAX_ZOOM * (end - start) // 2
@@ -300,6 +302,27 @@ def _rows(spans: tuple[Ints, Ints], device: Any, part: str, kind: Any, name: Any
             "name": name,
         },
         len(starts),
+    )
+
+
+def flames_of(changes: Changes) -> Iterator[tuple[StepPair, str]]:
+    """Yield the pairs of steps that rows lead to, with their flame graphs; only one is visible."""
+    hidden = ""
+    for pair in [*changes.used][:_MAX_FLAMES]:
+        if flame := pair_flame(changes.beside, pair):
+            start, end = pair.on_axis
+            yield (
+                pair,
+                f'<div class="pair" data-from="{start}" data-to="{end}"{hidden}>'
+                f'<p class="note">{step_links([pair], "Show ")}</p>{flame}</div>',
+            )
+            hidden = " hidden"
+
+
+def step_links(pairs: Sequence[StepPair], before: str = "") -> str:
+    """Return links that show pairs of steps in the timeline."""
+    return ", ".join(
+        f'<a href="{pair.address}">{before}{html_text(pair.label)}</a>' for pair in pairs
     )
 
 
