@@ -1,5 +1,6 @@
 """Generation is recognized by the shapes of forward passes without gradients, and by calls."""
 
+import functools
 import types
 
 import pytest
@@ -263,6 +264,23 @@ def test_tokens_after_the_end_of_a_sequence_are_padding(runtime):
     assert counts.count_generated(torch, torch.tensor(rows), (model,), prompt) == (2, 6, 5)
 
 
+def test_tokens_of_training_passes_are_counted(runtime):
+    """Integers are tokens if they are named so, or if the output has a vector for each of them."""
+    torch = pytest.importorskip("torch")
+    count = functools.partial(runtime("decoding").count_trained, torch)
+    model, embedding = torch.nn.Linear(1, 1), torch.nn.Embedding(3, 7)
+    tokens, logits, scores = torch.ones(2, 5).long(), torch.ones(2, 5, 7), torch.ones(2, 7)
+    assert count(model, (), {"input_ids": tokens}, scores) == 10
+    assert count(model, (tokens,), {}, logits) == 10
+    assert count(model, (tokens,), {}, (logits, torch.ones(()))) == 10
+    assert count(model, (tokens,), {}, types.SimpleNamespace(logits=logits)) == 10
+    assert count(model, (tokens,), {}, scores) == 0  # categories of two rows
+    assert count(embedding, (tokens,), {}, logits) == 0
+    assert count(model, (tokens.float(),), {}, logits) == 0
+    assert count(model, (), {}, None) == 0
+    assert count(model, (tokens,), {}, ()) == 0
+
+
 def test_training_on_generated_sequences_is_recorded(played):
     rollouts, policy = played.rollouts, Policy()
     rollouts.begin_pass(TORCH, policy, (Tensor(2, 8),), {}, "forward")
@@ -270,6 +288,20 @@ def test_training_on_generated_sequences_is_recorded(played):
     for shape in ((64, 128), (2, 8)):  # only the second one is of the rollout
         rollouts.begin_pass(TORCH, policy, (Tensor(*shape),), {}, "forward")
     assert emitter.past == ["generation", "rollout.used"]
+
+
+def test_training_on_many_other_sequences_is_recorded(played):
+    """A sample of 1 sequence; 4 passes over 8 others are more than 16 epochs over the sample."""
+    rollouts, policy = played.rollouts, Policy()
+    _, emitter = played([(policy, 1, length) for length in range(1, 9)])
+    marked = []
+    for _ in range(4):
+        rollouts.begin_pass(TORCH, policy, (Tensor(8, 64),), {}, "forward")
+        rollouts.end_training()
+        marked.append(emitter.past.count("rollout.unused"))
+    assert marked == [0, 0, 1, 1]
+    played([(policy, 1, 8)])
+    assert "update" not in emitter.past
 
 
 def test_calls_of_libraries_count_what_they_generate(played):

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -390,3 +393,71 @@ def test_a_capture_without_its_folder_fails_and_the_program_goes_on(program, tmp
     program(0)
     program(3)
     assert state(tmp_path)["state"] == "done"
+
+
+class Windows:
+    """A stand-in for torch's profiler: a window of ``step_bytes`` per step."""
+
+    def __init__(self, steps, settings, step_bytes):
+        self._steps, self._settings, self._step_bytes = steps, settings, step_bytes
+        self._first, self._n = None, 0
+
+    def open_for(self, number, _n_steps):
+        self._first = number
+
+    def stop(self):
+        if self._first is None:
+            return ""
+        path = Path(self._settings.DIRECTORY) / f"window.{self._n}.json"
+        path.write_bytes(bytes(self._step_bytes * (self._steps.number - self._first)))
+        self._first, self._n = None, self._n + 1
+        return str(path)
+
+
+@pytest.mark.parametrize(
+    ("step_bytes", "n_steps", "window_bytes", "error"),
+    [
+        (200, 5, [200, 800], ""),  # exactly the limit
+        (201, 4, [201, 603], "recorded 4 of 5 steps because of --max-size"),
+        (501, 1, [501], "recorded 1 of 5 steps because of --max-size"),
+        (1001, 1, [], "operators removed because of --max-size"),
+    ],
+)
+def test_a_capture_keeps_to_its_size(
+    runtime, program, tmp_path, step_bytes, n_steps, window_bytes, error
+):
+    program(5)
+    captures, settings = runtime("live_capture").captures, runtime("settings")
+    captures._windows = Windows(runtime("steps"), settings, step_bytes)
+    request(tmp_path, id=1, first=8, steps=5, max_bytes=1000)
+    program(0)
+    program(15)
+    assert (state(tmp_path)["state"], state(tmp_path)["error"]) == ("done", error)
+    numbers = [number for name, number in names(tmp_path / "capture-1") if name == "step"]
+    assert numbers == list(range(8, 8 + n_steps))
+    windows = sorted((tmp_path / "capture-1").glob("window.*"))
+    assert [path.stat().st_size for path in windows] == window_bytes
+    assert settings.MAX_BYTES == 0
+
+
+TOKEN_PROGRAM = """
+import torch
+model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for length in (3, *[5] * 24, 7):
+    for _ in range(2):  # gradient accumulation
+        model(torch.ones(2, length).long()).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_tokens_of_the_last_steps_are_counted(tmp_path):
+    """19 steps of 2 × 2 × 5 tokens, and one of 2 × 2 × 7."""
+    pytest.importorskip("torch")
+    inject = Path(reading.__file__).parents[2] / "annotate" / "inject"
+    variables = {"PYTHONPATH": str(inject), "TRACEPROF_DIR": str(tmp_path), "TRACEPROF_LIVE": "1"}
+    command = [sys.executable, "-c", TOKEN_PROGRAM]
+    subprocess.run(command, env={**os.environ, **variables}, check=True)
+    (process,) = LiveRun(tmp_path, tmp_path).refresh()
+    assert process.header.tokens == (20, 19 * 20 + 28)

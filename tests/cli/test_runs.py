@@ -295,6 +295,7 @@ def test_what_recorded_a_run_and_how_its_program_ended_is_told(store: Store) -> 
     assert rows[0]["started"] == ""  # nothing was recorded in 1970
     record = printed("runs", "show", "bad")
     assert "1970" not in record
+    assert re.search(r"format +nsys\n", record)
     assert re.search(r"recorded by +traceprof \(cupti\)", record)
     assert re.search(r"ended +failed \(exit code 3\)", record)
 

@@ -135,7 +135,10 @@ def is_of_itself(found: Comparison) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 41])
 def test_a_recording_does_not_differ_from_itself(n: int) -> None:
     base = Program(n_steps=n, noise_ratio=0.3, seed=n).summary("base")
-    is_of_itself(compare([base], [base]))
+    found = compare([base], [base])
+    assert len(found.results["judged"].table.rows()) == 2
+    assert len(found.results["difference"].table.rows()) == (4 if n == 1 else 8)
+    is_of_itself(found)
 
 
 @pytest.mark.traces

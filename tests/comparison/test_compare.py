@@ -393,3 +393,28 @@ def test_ranks_whose_host_runs_ahead_are_held_against_one_another_by_their_devic
     assert ranks["base_period_ns"].tolist() == [20 * MS, 40 * MS]
     assert ranks["new_period_ns"].tolist() == [25 * MS, 50 * MS]
     assert ranks["period_change_ratio"].tolist() == pytest.approx([0.25, 0.25])
+
+
+def with_ranks(kept: Summary, *numbers: range) -> Summary:
+    """Return the run with copies of its rank; each keeps the steps with the given numbers."""
+    steps = kept.table("steps")
+    ranks = [
+        steps.take(np.isin(steps["step"], list(wanted))).assign(rank=np.full(len(wanted), rank))
+        for rank, wanted in enumerate(numbers)
+    ]
+    return replace(kept, tables={**kept.tables, "steps": Table.stacked(ranks)})
+
+
+def test_step_numbers_that_ranks_lack_are_counted_in_a_note() -> None:
+    base = Program(noise_ratio=0.03, seed=1).summary("base")
+    numbers = base.table("steps")["step"].tolist()
+    assert not any("do not occur" in said for said in sentences(one(base, base).notes))
+    first = numbers[0]
+    both = range(first, first + 20), range(first + 5, first + 25)
+    found = one(base, with_ranks(base, *both))
+    (said,) = [said for said in sentences(found.notes) if "do not occur" in said]
+    counts = {run: len(rows) for run, rows in found.results["steps"].to_frame().groupby("side")}
+    assert said == (
+        f"base: the statistical test and the list of steps omit 10 of {counts['new'] + 10} steps, "
+        "because their numbers do not occur in all ranks. The means contain them."
+    )

@@ -54,6 +54,18 @@ def test_independent_ranks_are_averaged() -> None:
     assert {row["ranks"] for row in rows} == {"independent"}
 
 
+def test_ranks_with_different_roles_are_neither_averaged_nor_compared() -> None:
+    """An actor that only runs forward passes, in rounds of 2 ms, and its learner."""
+    of_job = (rank("a", 0), rank("a", 1, iterations_ns=20 * MS, phases={"forward": 10 * MS}))
+    for calls_count in (0, 10):
+        of_roles = [replace(one, calls_count=calls_count) for one in of_job]
+        assert [row["rank"] for row in rows_of(*of_roles)] == ["0", "1"]
+        found = nodes(of_roles)
+        (verdict,) = sentences(found.verdict)
+        assert verdict == "a: a round takes 20.0 ms on the slowest of 2 ranks (rank 0)"
+        assert not any("averages" in note for note in sentences(found.notes))
+
+
 def test_synchronized_ranks_are_not() -> None:
     rows = rows_of(rank("a", 0, calls_count=30), rank("a", 1, calls_count=30))
     assert [row["rank"] for row in rows] == ["0", "1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from traceprof.errors import UsageError
 from traceprof.export import exporter_called
 from traceprof.export.request import Request
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
 from traceprof.render.tables_text import csv_cell
-from traceprof.session.run import open_run
+from traceprof.session.run import open_run, run_of
 
 FORMULA = '=HYPERLINK("http://x","a, b")'
 
@@ -69,3 +71,31 @@ def test_one_table_is_a_file_that_is_not_replaced(trace: Path, tmp_path: Path) -
     export(trace, tmp_path / "kernels.csv", ["kernels"])
     with pytest.raises(UsageError, match="exists"):
         export(trace, tmp_path / "kernels.csv", ["kernels"])
+
+
+def test_csv_needs_no_optional_library(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("pyarrow", "traceprof.export."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="needs pyarrow"):
+        exporter_called("parquet").load()
+    export(trace, tmp_path / "kernels.csv", ["kernels"])
+    assert [row["name"] for row in rows(tmp_path / "kernels.csv")] == ["gemm", "gelu"]
+    exporter_called("csv").load()(
+        open_run([trace]), Request(tmp_path / "results", results=("kernels",))
+    )
+    (row, _) = rows(tmp_path / "results" / "kernels.kernels.csv")
+    assert (row["name"], row["total_ns"]) == ("gemm", "60")
+
+
+def test_all_kinds_of_values_are_written_exactly(tmp_path: Path) -> None:
+    builder = TraceBuilder().sample("util", 5, 0.1).sample("util", 2**53 + 1, float("nan"))
+    run = run_of(Ranks.of(builder.mark("a\rb\ud800", 7).build()))
+    exporter_called("csv").load()(run, Request(tmp_path / "out"))
+    assert (tmp_path / "out" / "samples.csv").read_text() == (
+        f"start_ns,source,metric,value\n5,gpu 0,util,0.1\n{2**53 + 1},gpu 0,util,\n"
+    )
+    (mark,) = rows(tmp_path / "out" / "marks.csv")
+    assert mark["name"] == "a\\u000db\\ud800"

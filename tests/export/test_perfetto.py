@@ -18,9 +18,12 @@ from traceprof.export import exporter_called
 from traceprof.export.chrome_lanes import microseconds
 from traceprof.export.request import Request
 from traceprof.formats import open_trace
+from traceprof.formats.kineto.rows import HOST_SOURCES
+from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import make_table
+from traceprof.model.trace import Trace
 from traceprof.session.material import Material
 from traceprof.session.run import open_run, run_of
 
@@ -247,8 +250,9 @@ def test_every_kind_of_event_says_all_that_is_known(tmp_path: Path) -> None:
     }
     assert events["whole"]["args"] == {"category": 4, "payload": 2.5}
     assert events["Memset (Device)"]["args"]["bytes"] == 8
-    told = {"bytes": 64, "group_size": 2, "group_rank": 1, "dtype": "float32", "group": "dp"}
-    assert events["allreduce"]["args"] == {**told, "backend": "nccl"}
+    told = {"bytes": 64, "Group size": 2, "group_rank": 1, "dtype": "float32"}
+    where = {"thread": 1, "Process Group Name": "dp", "backend": "nccl"}
+    assert events["allreduce"]["args"] == {**told, **where}
     threads = names_of(document, "thread_name")
     lane = threads[events["buffer flush"]["pid"], events["buffer flush"]["tid"]]
     assert lane.endswith("profiler overhead")
@@ -339,3 +343,45 @@ def test_real_traces_keep_counts_and_durations(
         frames = [trace.table(table).to_frame() for trace in (found, expected)]
         sums = [(len(f), int((f["end_ns"] - f["start_ns"]).sum())) for f in frames]
         assert sums[0] == sums[1], table
+
+
+def test_collectives_and_operators_of_all_sources_are_read_back(tmp_path: Path) -> None:
+    made = TraceBuilder().process(10, rank=0, world_size=2).kernel("k", MS, 2 * MS)
+    row = {"group": "dp", "group_rank": 1, "sequence": 4, "tag": 9, "process": 10, "thread": 11}
+    made.collective("all_reduce", 5 * MS, 6 * MS, n_bytes=64, **row)
+    made.collective("send", 6 * MS, 7 * MS, n_bytes=8, **row, peer=1, peer_rank=3, backend="mpi")
+    made.collective("recv", 7 * MS, 8 * MS, **row, peer=0, peer_rank=2, correlation=5)
+    for source in (*HOST_SOURCES, *schema.HOST_SOURCES.values(), *schema.MPI_SOURCES.values()):
+        made.host_op(f"of {source}", 8 * MS, 9 * MS, source=source, process=10)
+    made.host_op("of region", 8 * MS, 9 * MS, source="region", process=10)
+    path, expected = tmp_path / "t.json", made.build().collectives
+    exporter_called("chrome").load()(run_of(Ranks.of(made.build())), Request(path))
+    found = open_trace(path)
+    assert found.info.warnings == ()
+    again = {name: found.collectives[name].tolist() for name in expected if "_ns" not in name}
+    assert again == {name: expected[name].tolist() for name in again}
+    sources = {tuple(op.split()[1:]): source for op, source in _sources(found)}
+    assert sources == {(name,): name for name in HOST_SOURCES if name != "host_op"} | {
+        ("host_op",): "host_op",
+        ("region",): "host_op",
+    }
+
+
+def _sources(trace: Trace) -> list[tuple[str, str]]:
+    ops = trace.host_ops
+    return list(zip(ops["name"].tolist(), ops["source"].tolist(), strict=True))
+
+
+def test_a_synchronization_with_another_gpu_does_not_renumber_gpus(tmp_path: Path) -> None:
+    """Nsight Systems recorded the synchronizations of process 11 on GPU 0, its kernels on GPU 1."""
+    made = TraceBuilder()
+    for process, device in ((10, 0), (11, 1)):
+        where = {"process": process, "device": device}
+        launched = (MS + device, 2 * MS)
+        made.kernel("ncclKernel", 3 * MS, 4 * MS, launched_ns=launched, **where)
+        made.sync("context", 5 * MS, 6 * MS, process=process, device=0)
+    path = tmp_path / "t.json"
+    exporter_called("chrome").load()(run_of(Ranks.of(made.build())), Request(path))
+    found = open_trace(path)
+    assert found.info.warnings == ()
+    assert found.kernels["device"].tolist() == [0, 1]

@@ -141,6 +141,26 @@ def test_checkpoints_in_every_second_step_are_not_gaps_of_unknown_code() -> None
     assert "gpu_gaps" not in others
 
 
+@pytest.mark.parametrize(("first", "saved_ms"), [(1, 7 * 600 / 14), (0, 7 * 600 / 14 + 200 / 14)])
+def test_unnamed_checkpoints_in_every_second_step_are_a_cost_of_the_loop(
+    first: int, saved_ms: float
+) -> None:
+    """No step is unusual, because a checkpoint also delays the GPU in the step after it."""
+    trace = training(saves_after=tuple(range(first, N_STEPS, 2)))
+    found = stalls(trace)
+    assert found is not None
+    assert found.title.endswith("% of step time: 7 checkpoints in 14 steps")
+    assert found.saving_ns == pytest.approx(saved_ms * MS, rel=0.01)
+    assert any("no range names this work" in note for note in found.evidence)
+    others = {one.rule for one in findings_of(in_default_window(trace))}
+    assert others.isdisjoint({"host_code", "gpu_gaps", "pageable_copies"})
+
+
+@pytest.mark.parametrize("saves_after", [tuple(range(N_STEPS)), (0, 1, 3, 4, 6, 7, 9, 10, 12, 13)])
+def test_copies_in_most_steps_are_not_called_checkpoints(saves_after: tuple[int, ...]) -> None:
+    assert stalls(training(saves_after=saves_after)) is None
+
+
 @pytest.mark.parametrize("every", [3, 4, 10])
 def test_a_checkpoint_makes_the_steps_before_and_after_it_longer(every: int) -> None:
     trace = asynchronous_copy(every)

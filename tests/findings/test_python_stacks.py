@@ -4,6 +4,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.findings.found import Found, findings_of
+from traceprof.model.timing import PYTHON_SAMPLES_DOMAIN
 from traceprof.model.trace import Trace, TraceInfo
 
 MS = 1_000_000
@@ -87,6 +88,23 @@ def test_without_stacks_the_advice_is_to_record_them() -> None:
         builder.kernel("gemm", at + MS, at + 21 * MS, launched_ns=(at, at + 10_000))
     found = host_code(builder.build(info=TORCH))
     assert "profile(with_stack=True)" in found.action
+
+
+def test_sampled_functions_say_of_how_many_samples() -> None:
+    """A sampled call ends with the next sample, up to 10 ms late: after the next launch."""
+    builder = TraceBuilder()
+    for step in range(6):
+        at = 100 * step * MS
+        builder.step(at, at + 100 * MS, number=step)
+        builder.kernel("gemm", at + MS, at + 21 * MS, launched_ns=(at, at + 10_000))
+        builder.function(EVALUATE, at + 20 * MS, at + 105 * MS)
+    for time in range(0, 600, 10):
+        builder.mark("", time * MS, domain=PYTHON_SAMPLES_DOMAIN, thread=9)
+    found = host_code(
+        builder.build(info=TraceInfo(format="nsys", profiler="NVIDIA Nsight Systems"))
+    )
+    assert f", mostly {EVALUATE}: the GPU is idle for" in found.title
+    assert "functions estimated from 60 samples of the Python stacks" in found.evidence
 
 
 def slow_step(*functions: tuple[str, int, int]) -> Found:

@@ -81,7 +81,18 @@ def test_a_run_warns_once() -> None:
     warnings, mean = warnings_by_rank([*infos, (3, TraceInfo())])
     assert mean is not None
     assert mean.ratios == pytest.approx((0.6 / 4, 1.5 / 4))
-    assert warnings == ["rank 0: damaged", "rank 1: damaged", "rank 1: cost 3", "rank 2: damaged"]
+    assert warnings == [
+        *("rank 0: damaged", "rank 1: damaged"),
+        "rank 1 (highest cost; 3 of 4 ranks have this warning): cost 3",
+        "rank 2: damaged",
+    ]
+    assert warnings_by_rank(infos)[0][2] == (
+        "rank 1 (highest cost; all 3 ranks have this warning): cost 3"
+    )
+    assert warnings_by_rank([infos[0], (3, TraceInfo())])[0] == [
+        "rank 0: damaged",
+        "rank 0: cost 1",
+    ]
     assert warnings_by_rank([(0, TraceInfo())]) == ([], None)
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.formats.rocpd_database import GUID, RocpdDatabase, sums
 from tests.reading import records
 from tests.running import run
+from traceprof.cli import app
 from traceprof.errors import TraceError
 from traceprof.formats import cut, open_trace
 from traceprof.formats.contract import ReadOptions
@@ -274,3 +276,26 @@ def test_types_are_told_by_number_or_name(kind: str, tmp_path: Path) -> None:
     # How many ranks share what is scattered the call does not tell.
     assert (scattered.op, scattered.n_bytes) == ("reduce_scatter", ABSENT)
     assert (sent.op, sent.n_bytes, sent.peer) == ("send", size, 3)
+
+
+def test_kernels_alone_have_a_breakdown_and_a_page(tmp_path: Path) -> None:
+    """Without --memory-copy-trace, times of copies are unknown, and idle time may contain them."""
+    path = tmp_path / "kernels_results.db"
+    with RocpdDatabase(path) as file:
+        file.kernel("Cijk_Ailk_Bljk_SB_MT64x64", (1_000, 7_000), 1)
+        file.kernel(NCCL, (8_000, 9_000), 2)
+        file.kernel("Cijk_Ailk_Bljk_SB_MT64x64", (10_000, 11_000), 3)
+    found = run("breakdown", open_trace(path))
+    (row,) = records(found.to_frame())
+    assert (row.duration_ns, row.compute_ns, row.idle_ns) == (10_000, 7_000, 2_000)
+    assert (row.exposed_communication_ns, row.idle_ratio) == (1_000, pytest.approx(0.2))
+    unknown = "exposed_transfer_ns transfer_ns transfer_overlap_ns device_memory_ns"
+    assert [getattr(row, name) for name in unknown.split()] == [None] * 4
+    assert row.exposed_transfer_ratio is None
+    assert "Copies were not recorded. Idle time includes" in found.notes[-1].text
+    page = CliRunner().invoke(app, ["analyze", str(path), "--no-cache"])
+    assert page.exit_code == 0
+    assert "compute 70.0%, idle 20.0%, exposed communication 10.0%" in page.stdout
+    report = tmp_path / "report.html"
+    assert CliRunner().invoke(app, ["report", str(path), "-o", str(report)]).exit_code == 0
+    assert "Exposed transfer –" in report.read_text()

@@ -131,6 +131,26 @@ def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
     assert open_run([tmp_path / "run.json"]).label == "night run"
 
 
+def test_traces_beside_the_files_of_a_manifest_are_named(tmp_path: Path) -> None:
+    kineto(tmp_path / "rank0.json", 0, 1)
+    kineto(tmp_path / "others-vm.json")
+    (tmp_path / "notes.json").write_text("{}")
+    listed = [{"rank": 0, "file": "rank0.json"}]
+    manifest = {"traceprof_run": 1, "world_size": 1, "ranks": listed, "others": ["others-vm.json"]}
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    assert open_run([tmp_path]).warnings == ()
+    first = kineto(tmp_path / "a b.pt.trace.json")
+    assert open_run([tmp_path]).warnings == (
+        "traceprof ignored a trace that the manifest of the run does not list (a b.pt.trace.json); "
+        f"to analyze it, run `traceprof '{first}'`",
+    )
+    for number in range(3):
+        nvprof(tmp_path / f"c{number}.nvprof")
+    (warning,) = open_run([tmp_path]).warnings
+    assert "ignored 4 traces" in warning
+    assert "(a b.pt.trace.json, c0.nvprof, c1.nvprof …); to analyze one," in warning
+
+
 def test_texts_of_a_manifest_that_utf8_cannot_hold_can_be_shown(tmp_path: Path) -> None:
     kineto(tmp_path / "a.json", rank=5)
     (tmp_path / "run.json").write_text(

@@ -43,7 +43,10 @@ def checks(of: Trace) -> dict[str, str]:
 
 
 def test_a_clean_trace() -> None:
-    assert run("quality", clean().build()).table.empty
+    found = run("quality", clean().build())
+    assert found.table.empty
+    assert [note_text(note) for note in found.notes] == ["No problem was found in the trace."]
+    assert list(found.table) == [column.name for column in found.spec.tables[0].columns]
 
 
 @pytest.mark.parametrize(

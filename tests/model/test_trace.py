@@ -37,7 +37,9 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
         "hardware",
         "warmup_steps",
         "steps",
+        "waits_for_roles",
         "rows",
+        "waits_for_roles",
         "facts",
         *TABLES,
     }

@@ -113,6 +113,7 @@ def test_damaged_files_give_right_numbers_or_one_line(tmp_path: Path) -> None:
 
 def test_an_undamaged_file_is_right(tmp_path: Path) -> None:
     tried = run_campaign(tmp_path, seed=3, count=20, classes=["nsys_rows", "kineto_values"])
+    assert len(tried) == 20
     assert all(one.verdicts["right"] for one in tried)
 
 

@@ -55,6 +55,28 @@ def test_operators_outside_functions_and_between_texts_are_not_swapped(
     assert found == {(5, ">", ">="), (5, "and", "or"), (5, "is not", "is")}
 
 
+def test_operators_in_brackets_in_chains_and_on_several_lines_are_swapped(
+    mutate: ModuleType, tmp_path: Path
+) -> None:
+    file = tmp_path / "sums.py"
+    file.write_text(
+        "def total(a, b, c):\n"
+        '    """Sum up: Σ."""\n'
+        "    if 0 <= a < b and (b - a) * c > 0 and c in (1, 2):\n"
+        "        return (\n"
+        "            a\n"
+        "            + (b)\n"
+        "        )\n"
+        "    return sys.version_info >= (3, 12)\n"
+    )
+    sites = [(site.line, site.old) for site in mutate.sites_in(file)]
+    in_condition = ["<=", "<", "and", "-", "*", ">", "and", "in"]
+    assert sorted(sites) == sorted([*((3, old) for old in in_condition), (6, "+")])
+    source = file.read_bytes()
+    for site in mutate.sites_in(file):
+        assert source[site.start :].decode().startswith(site.old)
+
+
 def test_tests_of_a_room_begin_with_those_of_the_module(mutate: ModuleType, tmp_path: Path) -> None:
     file = write_checkout(tmp_path, "")
     tests = tmp_path / "tests" / "rules"
@@ -62,7 +84,24 @@ def test_tests_of_a_room_begin_with_those_of_the_module(mutate: ModuleType, tmp_
     (tests / "test_first.py").write_text("")
     names = [Path(name).name for name in mutate.tests_of(file, tmp_path)]
     assert names == ["test_lengths.py", "test_zeros.py", "test_first.py"]
-    assert mutate.tests_of(tmp_path / "traceprof" / "__init__.py", tmp_path) == []
+
+
+def test_modules_without_a_folder_of_tests_have_the_tests_of_their_room(
+    mutate: ModuleType, tmp_path: Path
+) -> None:
+    write_checkout(tmp_path, "")
+    (tmp_path / "tests" / "test_units.py").write_text("")
+    (tmp_path / "tests" / "test_api.py").write_text("")
+    (tmp_path / "tests" / "rules" / "test_early.py").write_text("")
+    (tmp_path / "tests" / "rules" / "test_waits.py").write_text("")
+
+    def names(module: str) -> list[str]:
+        file = tmp_path / "traceprof" / module
+        return [Path(one).name for one in mutate.tests_of(file, tmp_path)]
+
+    assert names("units.py") == ["test_units.py", "test_api.py"]
+    assert names("api/__init__.py") == ["test_api.py", "test_units.py"]
+    assert names("rules/waits/reading.py") == ["test_waits.py", "test_early.py", "test_lengths.py"]
 
 
 @pytest.mark.parametrize(

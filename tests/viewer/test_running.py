@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from tests.recording.live.status_files import step, write_status
-from traceprof.recording.live.status import LiveRun
-from traceprof.recording.live.view import view_of
+from traceprof.cli import app
+from traceprof.errors import TraceError, UsageError
+from traceprof.recording.live.remote import MAX_BYTES, RemoteRun, State, parse_address
+from traceprof.recording.live.status import LiveRun, Node
+from traceprof.recording.live.view import RunView, view_of
 from traceprof.render.live_text import facts_of, rank_rows
 from traceprof.viewer.running import RunServer
 from traceprof.viewer.server import bind
@@ -71,6 +81,82 @@ def test_the_page_has_the_facts_of_the_terminal(ask: Ask, tmp_path: Path) -> Non
 def test_texts_of_a_run_are_escaped(ask: Ask) -> None:
     for path in ("/", "/state"):
         assert EVIL not in ask(path)[1]
+
+
+def test_watch_shows_a_run_of_another_machine(server: RunServer, tmp_path: Path) -> None:
+    """It shows what it shows for the folder; a missing token is asked for."""
+    url = server.address.url
+    bare, texts = url.partition("?")[0], []
+    for run, entered in ((url, ""), (bare, f"{server.address.token}\n"), (str(tmp_path), "")):
+        done = CliRunner().invoke(app, ["watch", run, "--once"], input=entered)
+        assert done.exit_code == 0
+        head, _, rest = done.stdout.lstrip(" \n").partition("\n")
+        assert "2 of 2 ranks running" in head
+        assert server.address.token not in head
+        texts.append(rest)
+    assert texts[0] == texts[1] == texts[2]
+    assert EVIL in texts[0]
+    document = json.loads(CliRunner().invoke(app, ["watch", url, "--once", "--json"]).stdout)
+    assert document["straggler"]["rank"] == 1
+
+
+def test_only_the_token_opens_the_state(ask: Ask, server: RunServer) -> None:
+    assert ask("/state.json", has_token=False)[0].status == 403
+    with pytest.raises(TraceError, match="invalid token"):
+        replace(parse_address(server.address.url), token="wrong").read()
+    with pytest.raises(TraceError, match="no answer"):
+        replace(parse_address(server.address.url), token="a\nb").read()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[RemoteRun]:
+    """Yield a run on a server that sends ``answer`` once."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield RemoteRun("127.0.0.1", listening.getsockname()[1], "token")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\n" + bytes(MAX_BYTES + 1), "status 200"),
+        (b"HTTP/1.0 200 OK\r\n\r\n{}", "not a state"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"view": {"ranks": [1]}, "nodes": []}', "not a state"),
+        (b"HTTP/1.0 302 Found\r\nLocation: http://127.0.0.1/\r\n\r\n", "status 302"),
+        (b"SSH-2.0-OpenSSH\r\n", "no answer"),
+        (b"", "no answer"),
+    ],
+)
+def test_the_answer_of_another_server_is_an_error(answer: bytes, reason: str) -> None:
+    with answering(answer) as run, pytest.raises(TraceError, match=reason):
+        run.read()
+
+
+def test_clocks_of_two_machines_may_differ() -> None:
+    """A node that was read 2 s before the state is 2 s old here."""
+    state = State(RunView(time_s=1000), [Node("node1", 998)])
+    before_s = time.time()
+    with answering(b"HTTP/1.0 200 OK\r\n\r\n" + msgspec.json.encode(state)) as run:
+        view, (node,) = run.read()
+    assert before_s <= view.time_s <= time.time()
+    assert view.time_s - node.time_s == pytest.approx(2)
+
+
+def test_addresses_are_parsed() -> None:
+    assert parse_address("http://[::1]:80/?token=a_b&x=1") == RemoteRun("::1", 80, "a_b")
+    assert parse_address("http://node7:8080") == RemoteRun("node7", 8080, "")
+    for address in ("http://node7/?token=a", "http://:80", "http://a:99999/", "http:x", "http://["):
+        with pytest.raises(UsageError, match="expected an address"):
+            parse_address(address)
 
 
 def test_the_page_asks_only_this_server(ask: Ask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -14,8 +15,12 @@ from traceprof.cli.output import Printing, message, out, print_answer
 from traceprof.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
-    from traceprof.recording.live.status import LiveRun, Node
+    from collections.abc import Callable
+
+    from traceprof.recording.live.status import Node
     from traceprof.recording.live.view import RunView
+
+    Read = Callable[[], tuple[RunView, list[Node]]]
 
 _MIN_INTERVAL_S: Final = 0.2
 
@@ -23,7 +28,12 @@ _MIN_INTERVAL_S: Final = 0.2
 @with_options
 def watch(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run that `record --live` started.", metavar="RUN")
+        str,
+        typer.Argument(
+            help="Folder of a run that `record --live` started, or the address that `watch --page` "
+            "printed on another machine.",
+            metavar="RUN",
+        ),
     ],
     interval: Annotated[
         float, option("--interval", "Refresh every SECONDS.", "SECONDS", min=_MIN_INTERVAL_S)
@@ -38,19 +48,17 @@ def watch(
 
     The program never waits for this command. Without a terminal, each refresh prints one line.
     """
-    from traceprof.recording.live.status import LiveRun
-
     if is_page:
-        serve_page(run, "127.0.0.1", 0, opens_browser=False)
+        serve_page(Path(run), "127.0.0.1", 0, opens_browser=False)
         return
-    live = LiveRun(run)
+    name, read = _source(run)
     if is_once:
-        view, nodes = _read(live)
-        _print_page(view, nodes, run, as_json=as_json)
+        view, nodes = read()
+        _print_page(view, nodes, name, as_json=as_json)
     elif as_json or not sys.stdout.isatty():
-        _print_lines(live, interval, as_json=as_json)
+        _print_lines(read, interval, as_json=as_json)
     else:
-        _show(live, interval, run)
+        _show(read, interval, name)
 
 
 def serve_page(
@@ -79,34 +87,46 @@ def serve_page(
     message("stopped")
 
 
-def _read(live: LiveRun) -> tuple[RunView, list[Node]]:
-    """Return the state of a run now, and the use of its hosts."""
-    from traceprof.recording.live.status import read_nodes
+def _source(run: str) -> tuple[str, Read]:
+    """Return the name of a run, and a function that reads its state and the use of its hosts.
+
+    Raises:
+        UsageError: the address of a remote run has no port.
+        TraceError: the folder has no live status.
+    """
+    if run.startswith("http:"):
+        from traceprof.recording.live.remote import parse_address
+
+        remote = parse_address(run)
+        if not remote.token:  # a command line can be read by other users
+            remote = replace(remote, token=typer.prompt("token", hide_input=True, err=True))
+        return f"{remote.host}:{remote.port}", remote.read
+    from traceprof.recording.live.status import LiveRun, read_nodes
     from traceprof.recording.live.view import view_of
 
-    processes = live.refresh()
-    return view_of(processes, live.n_damaged), read_nodes(live.live)
+    live = LiveRun(Path(run))
+    return run, lambda: (view_of(live.refresh(), live.n_damaged), read_nodes(live.live))
 
 
-def _print_page(view: RunView, nodes: list[Node], run: Path, *, as_json: bool) -> None:
+def _print_page(view: RunView, nodes: list[Node], run: str, *, as_json: bool) -> None:
     from traceprof.render.live_text import watch_json, watch_text
 
-    out(watch_json(view, nodes) if as_json else watch_text(view, nodes, str(run), 10_000))
+    out(watch_json(view, nodes) if as_json else watch_text(view, nodes, run, 10_000))
 
 
-def _print_lines(live: LiveRun, interval_s: float, *, as_json: bool) -> None:
+def _print_lines(read: Read, interval_s: float, *, as_json: bool) -> None:
     """Print one line per refresh until the run is over."""
     from traceprof.render.live_text import watch_json, watch_line
 
     while True:
-        view, nodes = _read(live)
+        view, nodes = read()
         out(watch_json(view, nodes) if as_json else watch_line(view))
         if view.is_over:
             return
         time.sleep(interval_s)
 
 
-def _show(live: LiveRun, interval_s: float, run: Path) -> None:
+def _show(read: Read, interval_s: float, run: str) -> None:
     """Refresh the page on the terminal until the run is over or the user presses Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
@@ -117,8 +137,8 @@ def _show(live: LiveRun, interval_s: float, run: Path) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False) as screen:
         while True:
-            view, nodes = _read(live)
-            screen.update(Text(watch_text(view, nodes, str(run), console.width)), refresh=True)
+            view, nodes = read()
+            screen.update(Text(watch_text(view, nodes, run, console.width)), refresh=True)
             if view.is_over:
                 return
             time.sleep(interval_s)

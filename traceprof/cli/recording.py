@@ -95,7 +95,13 @@ def record(
         option("--duration", "Stop capturing after TIME. The program keeps running.", "TIME"),
     ] = None,
     max_size: Annotated[
-        str | None, option("--max-size", "Stop capturing at SIZE per process: 500MB.", "SIZE")
+        str | None,
+        option(
+            "--max-size",
+            "Stop capturing at SIZE per process: 500MB. With --capture-when: limit the total size "
+            "of the captures (default 1GB).",
+            "SIZE",
+        ),
     ] = None,
     grace: Annotated[
         str,

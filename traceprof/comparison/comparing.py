@@ -39,6 +39,7 @@ from traceprof.comparison.sides import (
     are_ranks_of_one,
     common_unit,
     count_measured_units,
+    count_omitted,
     devices_of,
     time_unit_of,
     warmup_count_of,
@@ -262,7 +263,27 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
         for run in side.runs
         if run.window
     ]
-    return [*notes, *_log_notes(sides), *_step_selection_notes(sides), *_hardware_notes(*sides)]
+    return [
+        *(*notes, *_omission_notes(sides), *_log_notes(sides)),
+        *(*_step_selection_notes(sides), *_hardware_notes(*sides)),
+    ]
+
+
+def _omission_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Yield a note for each run with steps or iterations that only some of its ranks have."""
+    unit = ITERATION if sides[0].unit == ITERATION else STEP
+    for run in (run for side in sides for run in side.runs):
+        left_out, n = count_omitted(run, unit)
+        if left_out:
+            yield Note.of(
+                "{name}: the statistical test and the list of {unit}s omit {left_out:count} of "
+                "{n:count} {unit}s, because their numbers do not occur in all ranks. The means "
+                "contain them.",
+                name=run.name,
+                left_out=left_out,
+                n=n,
+                unit=unit,
+            )
 
 
 def _log_notes(sides: tuple[Side, Side]) -> Iterator[Note]:

@@ -18,7 +18,8 @@ from traceprof.measures.analyses import run_analysis
 from traceprof.measures.host.layers import OUTSIDE
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
 from traceprof.measures.rows import bounds, lengths_of, rows_by
-from traceprof.measures.steps.ledger import USUAL, WARMUP, all_steps, step_ledger
+from traceprof.measures.steps.base import counted_steps, steady_window
+from traceprof.measures.steps.ledger import WARMUP, all_steps, ledger_of_window, step_ledger
 from traceprof.measures.steps.main_loop import find_iterations
 from traceprof.model.grouping import find_matching_rows, groups_of
 from traceprof.model.intervals import Intervals
@@ -73,7 +74,10 @@ def _unusual_steps(ranks: Ranks) -> Table:
     Warm-up is not included.
     """
     ledger = step_ledger(ranks)
-    is_left_out = ~np.isin(ledger["kind"], (USUAL, WARMUP))
+    is_counted = counted_steps(ranks, steady_window(ranks, ranks.span))
+    counted = ledger_of_window(ranks).take(is_counted)
+    is_left_out = find_matching_rows(ledger, counted, "process", "step") < 0
+    is_left_out &= ledger["kind"] != WARMUP
     if all_steps(ranks).is_pattern:
         is_left_out[:] = False
     return ledger.select("process", "step").take(is_left_out)

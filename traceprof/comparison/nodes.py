@@ -182,7 +182,12 @@ def _group_by_run(known: Sequence[NodeIterations]) -> Iterator[list[NodeIteratio
 
 
 def _are_independent(run: Sequence[NodeIterations]) -> bool:
-    return len(run) > 1 and all(rank.ranks == INDEPENDENT for rank in run)
+    """Return whether ranks exchange no data and do the same kind of work, so a mean describes them.
+
+    An actor that only runs forward passes is unlike its learner.
+    """
+    is_alike = len({rank.mode for rank in run}) == 1
+    return len(run) > 1 and is_alike and all(rank.ranks == INDEPENDENT for rank in run)
 
 
 def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
@@ -337,11 +342,15 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
 def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """Return the iteration time by mode and kind of ranks, averaged over runs.
 
-    Independent ranks of a run are averaged. Of synchronized ranks, the slowest one counts.
+    Independent ranks of a run are averaged. Of synchronized ranks, the slowest one counts. Ranks of
+    one run with different modes have roles, such as a trainer and a rollout, and are left out.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    modes: dict[str, set[str]] = {}
     for row in rows:
-        if row["rank"] != MEAN:
+        modes.setdefault(row["run"], set()).add(row["mode"])
+    for row in rows:
+        if row["rank"] != MEAN and len(modes[row["run"]]) == 1:
             of_runs = found.setdefault((row["mode"], row["ranks"]), {})
             of_runs.setdefault(row["run"], []).append(row["round_ns"])
     return {
@@ -364,7 +373,7 @@ def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) 
         dropped=dropped,
         n=dropped + sum(rank.iterations_count for rank in known),
     )
-    if any(rank.ranks == INDEPENDENT for rank in known):
+    if any(map(_are_independent, _group_by_run(known))):
         yield Note("Independent ranks exchange no data. traceprof averages them (row mean).")
     if any(rank.ranks == SYNCHRONIZED for rank in known):
         yield Note("Synchronized ranks wait for each other. traceprof lists each rank.")

@@ -44,7 +44,7 @@ _LISTED: Final = columns(
     same ended: how the program ended, if recorded
     same program: program name, without arguments
     same recorded_by: recorder or profiler
-    same origin: source: the format of the traces, or log:<source>
+    same format: format of the traces, or log:<source>
     same number [number]: number in the database
     same added: time when the run was added (UTC)
     """
@@ -170,7 +170,7 @@ def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
         "ended": ended_as(run.environment, run.ended),
         "recorded_by": recorded_by(run.environment),
         "program": program_of(run.command),
-        "origin": run.origin,
+        "format": run.origin,
         "devices_count": run.devices_count,
         "steps_count": run.steps_count,
         **{name: run.measures[name].value for name in measures if name in run.measures},
@@ -307,7 +307,7 @@ def _columns_of(runs: Sequence[Summary]) -> list[str]:
 
 def _facts(run: Summary) -> dict[str, Any]:
     facts = {
-        "origin": run.origin,
+        "format": run.origin,
         "workload": run.workload,
         "command": run.command,
         "recorded by": recorded_by(run.environment),

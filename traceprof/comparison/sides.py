@@ -139,19 +139,38 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
     """Return a measure for each step in order, without warm-up: the mean over ranks.
 
     ``measure`` is period_ns (of `timed_steps`), device_ns, step_without_waits_ns (device_ns
-    without waited_ns) or samples_per_s. Iterations only have their duration, as period_ns.
+    without waited_ns) or samples_per_s. Iterations only have their duration, as period_ns. Steps
+    and iterations that some ranks lack are omitted (see `count_omitted`).
     """
+    if unit == ITERATION and measure != "period_ns":
+        return np.empty(0)
+    steps = _steps_of(run, measure, unit)
+    return np.empty(0) if steps.empty else _means_by_step(steps, measure)
+
+
+def count_omitted(run: Summary, unit: str) -> tuple[int, int]:
+    """Return the number of steps that `series_of` omits because ranks lack them, and of all."""
+    steps = _steps_of(run, "period_ns", unit)
+    if steps.empty:
+        return 0, 0
+    counts = grouped_by(steps, "attempt", "step")[1].counts
+    return int((counts < counts.max()).sum()), len(counts)
+
+
+def _steps_of(run: Summary, measure: str, unit: str) -> Table:
+    """Return the steps or usual iterations of all ranks with a known ``measure``; may be empty."""
     if unit == ITERATION:
-        return _iteration_lengths(run) if measure == "period_ns" else np.empty(0)
+        return _usual_iterations(run)
     steps = steady_steps(run.table("steps"))
     if steps.empty:
-        return np.empty(0)
+        return steps
     # Step numbers may restart in each epoch.
     if (grouped_by(steps, "attempt", "rank", "step")[1].counts > 1).any():
         steps = steps.assign(step=grouped_by(steps, "attempt", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
         steps = timed_steps(steps)
-    return _means_by_step(steps, measure)
+    needed = _NEEDED_COLUMNS[measure]
+    return steps.known(*needed) if set(needed) <= set(steps) else Table({})
 
 
 def steady_steps(steps: Table) -> Table:
@@ -178,19 +197,15 @@ def timed_steps(steady: Table) -> Table:
     return steady if is_last.all() else steady.take(~is_last)
 
 
-def _means_by_step(steps: Table, measure: str) -> Floats:
+def _means_by_step(known: Table, measure: str) -> Floats:
     """Return the positive values of a measure per step; steps that some ranks lack are omitted."""
-    needed = _NEEDED_COLUMNS[measure]
-    if not set(needed) <= set(steps):
-        return np.empty(0)
-    known = steps.known(*needed)
     _, groups = grouped_by(known, "attempt", "step")
     # A step that some ranks lack would have a different mean.
     n_ranks = int(groups.counts.max(initial=0))
     is_whole = groups.counts == n_ranks
     sums = {
         name: groups.sums(known[name])[is_whole].astype(np.float64)
-        for name in (*needed, "steps_count")
+        for name in (*_NEEDED_COLUMNS[measure], "steps_count")
     }
     if measure == "samples_per_s":
         # The total number of samples divided by the mean period over ranks.
@@ -231,18 +246,15 @@ def metric_series(run: Summary, metric: str) -> Floats:
     return np.asarray(floats(rows, "value")[0][1:], np.float64)
 
 
-def _iteration_lengths(run: Summary) -> Floats:
-    """Return the duration of usual iterations that all ranks have, averaged over ranks."""
-    if "steps" not in run.results:
-        return np.empty(0)
-    table = run.results["steps"].table
+def _usual_iterations(run: Summary) -> Table:
+    """Return the usual iterations of all ranks, with their duration as period_ns."""
+    table = run.results["steps"].table if "steps" in run.results else Table({})
     if table.empty or "duration_ns" not in table:
-        return np.empty(0)
+        return Table({})
     if "kind" in table:
         table = table.take(table["kind"] == USUAL)
-    _, groups = grouped_by(table, "step")
-    means = groups.sums(table["duration_ns"]) / groups.counts
-    return np.asarray(means[groups.counts == groups.counts.max(initial=0)], np.float64)
+    one = np.ones(len(table), np.int64)
+    return table.assign(period_ns=table["duration_ns"], attempt=0 * one, steps_count=one)
 
 
 _EVALUATION_UNITS: Final = ("run", "epoch")

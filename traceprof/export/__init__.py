@@ -41,7 +41,7 @@ EXPORTERS: Final[Registry[Exporter]] = Registry(
         Exporter("chrome", "the same JSON for chrome://tracing", "perfetto"),
         Exporter("parquet", "a folder of Parquet files, one per table", "tables"),
         Exporter("arrow", "a folder of Arrow (Feather) files, one per table", "tables"),
-        Exporter("csv", "a folder of CSV files, or one file with --tables NAME", "tables"),
+        Exporter("csv", "a folder of CSV files, or one file with --tables NAME", "csv_files"),
         Exporter("tensorboard", "TensorBoard scalars per step, one folder per rank", "tensorboard"),
         Exporter("openmetrics", "OpenMetrics text with gauges for the window", "openmetrics"),
     ),

@@ -274,3 +274,39 @@ def _find_nesting(
         else:
             open_ends.append(end)
     return nests
+
+
+_DEVICE_PROPERTIES: Final = {"numSms": "sm_count", "totalGlobalMem": "memory_bytes"}
+
+
+def trace_header(ranks: Ranks) -> bytes:
+    """Return the JSON text before the events: the clock, the devices, and the rank.
+
+    The rank is included only if all processes have the same one.
+    """
+    header: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns"}
+    if ranks.info.utc_epoch_ns is not None:
+        header["baseTimeNanoseconds"] = ranks.info.utc_epoch_ns + ranks.span.start_ns
+    devices = ranks.table("devices").rows()
+    if devices:
+        header["deviceProperties"] = [
+            {
+                "id": row["device"],
+                "name": row["name"],
+                **{
+                    key: row[name]
+                    for key, name in _DEVICE_PROPERTIES.items()
+                    if row[name] != ABSENT
+                },
+            }
+            for row in devices
+        ]
+    rank_rows = [row for row in ranks.table("processes").rows() if row["rank"] != ABSENT]
+    if len({row["rank"] for row in rank_rows}) == 1:
+        size = max(row["world_size"] for row in rank_rows)
+        header["distributedInfo"] = {
+            "rank": rank_rows[0]["rank"],
+            **({"world_size": size} if size != ABSENT else {}),
+        }
+    text = json.dumps(header, indent=1)
+    return f'{text.removesuffix("}").rstrip()},\n "traceEvents": [\n'.encode()

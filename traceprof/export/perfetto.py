@@ -7,11 +7,10 @@ has the same kind of event.
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -29,13 +28,14 @@ from traceprof.export.chrome_lanes import (
     picked,
     quoted,
     text_of_each_row,
+    trace_header,
 )
 from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.export.tracks import own_tracks
 from traceprof.files import new_file
+from traceprof.formats.kineto.rows import ANNOTATIONS, HOST_SOURCES
 from traceprof.measures.host.launches import find_launches
 from traceprof.model.grouping import groups_of
-from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
@@ -251,7 +251,7 @@ def _host_ops(events: Table, to: ChromeDrawing) -> _EventTexts:
         ops = events.take(events["source"] == source)
         is_operator = source in ("cpu_op", "")
         kind = "" if is_operator else source
-        category = [f'"{source or "cpu_op"}"'] * len(ops)
+        category = [f'"{_host_category(source)}"'] * len(ops)
         yield _slices(
             ops,
             to.lanes.of_threads(f"host_ops {source}", ops, kind),
@@ -261,17 +261,41 @@ def _host_ops(events: Table, to: ChromeDrawing) -> _EventTexts:
         )
 
 
+def _host_category(source: str) -> str:
+    """Return the category of host operators from ``source``, as the reader of Kineto knows it."""
+    if source in ("", "cpu_op"):
+        return "cpu_op"
+    return source if source in (*HOST_SOURCES, *ANNOTATIONS) else "host_op"
+
+
 def _collectives(events: Table, to: ChromeDrawing) -> _EventTexts:
-    numbers = ("n_bytes", "group_size", "group_rank", "sequence", "peer", "peer_rank", "tag")
+    is_send = events["op"] == "send"
+    peers = events["peer_rank"]
     yield _slices(
         events,
         to.lanes.of_threads("collectives", events, "collectives"),
         to.zero_ns,
         ('"collective"', names_as_json(events["op"])),
-        *(_number(events, name, {"n_bytes": "bytes"}.get(name, "")) for name in numbers),
-        *(quoted(name, events[name]) for name in ("dtype", "group", "backend")),
+        *(_number(events, column, key) for column, key in _COLLECTIVE_NUMBERS.items()),
+        number("Dst Rank", peers, is_send & (peers != ABSENT)),
+        number("Src Rank", peers, ~is_send & (peers != ABSENT)),
+        quoted("dtype", events["dtype"]),
+        quoted("Process Group Name", events["group"]),
+        quoted("backend", events["backend"]),
         _number(events, "correlation"),
     )
+
+
+_COLLECTIVE_NUMBERS: Final = {
+    "thread": "thread",
+    "n_bytes": "bytes",
+    "group_size": "Group size",
+    "group_rank": "group_rank",
+    "sequence": "Seq",
+    "peer": "Rank",
+    "tag": "tag",
+}
+"""The arguments of a collective, with the names that torch.profiler uses if it has one."""
 
 
 def _syncs(events: Table, to: ChromeDrawing) -> _EventTexts:
@@ -355,7 +379,6 @@ _WRITERS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _EventTexts]]] = {
 
 _ROWS_PER_WRITE: Final = 1 << 16
 _LAST_EVENT: Final = '{"ph":"M","name":"trace_end","pid":0,"tid":0,"ts":0,"args":{}}'
-_DEVICE_PROPERTIES: Final = {"numSms": "sm_count", "totalGlobalMem": "memory_bytes"}
 _MAX_ANALYZED_BYTES: Final = 512_000_000
 """Above this size of the files, findings would take too much memory beside the export."""
 _GZIP_LEVEL: Final = 4  # twice as fast as 6, and a tenth larger
@@ -371,7 +394,7 @@ def _export(run: Run, request: Request) -> Exported:
         target.open("wb") as file,
         _compressed(file, is_compressed=request.output.suffix == ".gz") as out,
     ):
-        out.write(_trace_header(ranks))
+        out.write(trace_header(ranks))
         drawing = ChromeDrawing(ChromeLanes.of(ranks), ranks.span.start_ns, ranks.parts[0])
         for part in material.parts(names):
             drawing.trace = part.trace
@@ -401,39 +424,6 @@ def _write_tracks(run: Run, zero_ns: int, out: BinaryIO, exported: Exported) -> 
         exported.remark(f"the export has no lanes with findings: {error}")
         return
     out.write("".join(texts).encode("utf-8", "replace"))
-
-
-def _trace_header(ranks: Ranks) -> bytes:
-    """Return the JSON text before the events: the clock, the devices, and the rank.
-
-    The rank is included only if all processes have the same one.
-    """
-    header: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns"}
-    if ranks.info.utc_epoch_ns is not None:
-        header["baseTimeNanoseconds"] = ranks.info.utc_epoch_ns + ranks.span.start_ns
-    devices = ranks.table("devices").rows()
-    if devices:
-        header["deviceProperties"] = [
-            {
-                "id": row["device"],
-                "name": row["name"],
-                **{
-                    key: row[name]
-                    for key, name in _DEVICE_PROPERTIES.items()
-                    if row[name] != ABSENT
-                },
-            }
-            for row in devices
-        ]
-    rank_rows = [row for row in ranks.table("processes").rows() if row["rank"] != ABSENT]
-    if len({row["rank"] for row in rank_rows}) == 1:
-        size = max(row["world_size"] for row in rank_rows)
-        header["distributedInfo"] = {
-            "rank": rank_rows[0]["rank"],
-            **({"world_size": size} if size != ABSENT else {}),
-        }
-    text = json.dumps(header, indent=1)
-    return f'{text.removesuffix("}").rstrip()},\n "traceEvents": [\n'.encode()
 
 
 @contextmanager

@@ -15,7 +15,11 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.findings.steps import MIN_STEPS_FOR_SLOW, TOO_FEW_STEPS
 from traceprof.measures.rows import mean_of, union_of
 from traceprof.measures.steps.between import CHECKPOINT, activity_of_ranges
-from traceprof.measures.steps.costs import joined_over_borders, steps_between
+from traceprof.measures.steps.costs import (
+    joined_over_borders,
+    steps_between,
+    unnamed_checkpoints,
+)
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import DEVICE_PARTS
 from traceprof.model.results import Note
@@ -88,7 +92,7 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
 
 
 def _in_most_steps(context: Context) -> Iterator[Finding]:
-    """Yield a finding if so many steps contain a named checkpoint that no step is unusual."""
+    """Yield a finding if so many steps contain a checkpoint that no step is unusual."""
     found = Table.stacked(context.ranks.each(_checkpoints))
     stalled = {
         device: context.typical & union_of(found.take(found["process"] == process))
@@ -110,21 +114,24 @@ def _in_most_steps(context: Context) -> Iterator[Finding]:
         ),
         claims=(claim,),
         kind=Kind.BOUNDED,
-        evidence=(context.timed(claim.total_ns, after=" in checkpoints, without compute"),),
+        evidence=(
+            context.timed(claim.total_ns, after=" in checkpoints, without compute"),
+            *_notes_on_names(context),
+        ),
         action=f"Save less often: every 100th step, for example. {_SAVE_ASYNCHRONOUSLY}",
         caveat=_CAVEAT,
     )
 
 
 def _checkpoints(part: Trace) -> Table:
-    """Return process, start_ns, and end_ns of the named checkpoints of a trace."""
+    """Return process, start_ns, and end_ns of the checkpoints of a trace, named or not."""
     found = [
         Table({"process": process, "start_ns": time.starts, "end_ns": time.ends})
         for (process, cause), time in activity_of_ranges(part.whole).items()
         if cause == CHECKPOINT
     ]
-    empty = part.ranges.select("process", "start_ns", "end_ns").head(0)
-    return Table.stacked([empty, *found])
+    unnamed = unnamed_checkpoints(part.whole).select("process", "start_ns", "end_ns")
+    return Table.stacked([unnamed, *found])
 
 
 _SAVE_ASYNCHRONOUSLY: Final = (
@@ -156,6 +163,11 @@ def _notes_on_copies(context: Context, saving: Table, usual: Table, n: int) -> I
         more = float((saving["d2h_bytes"] - mean_of(usual["d2h_bytes"])).sum()) / n
         if more > 0:
             yield Note.of("{moved:bytes} copied to the CPU per checkpoint", moved=round(more))
+    yield from _notes_on_names(context)
+
+
+def _notes_on_names(context: Context) -> Iterator[Note]:
+    """Yield how checkpoints were recognized if no range names them."""
     if not any(context.ranks.each(_has_named_checkpoints)):
         yield Note(
             "no range names this work: many copies to the CPU without a matrix product in between"

@@ -15,6 +15,7 @@ from traceprof.findings.recurrence import occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures import shown_by
 from traceprof.measures.device.times import used_devices
+from traceprof.measures.host.samples import count_samples
 from traceprof.measures.idle.charges import NOTHING, find_charges, find_host_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.lanes import functions_without_launches
@@ -25,6 +26,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
+from traceprof.names.functions import is_function
 from traceprof.names.kernels import short_name
 
 _MAX_NAMES_SHOWN: Final = 3
@@ -92,7 +94,16 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
         for name, ns in list(other_threads.items())[:1]
         if ns >= min_ns and name not in charged_names
     ]
+    if any(is_function(row["operator"]) for row in shown):
+        notes += note_on_samples(context)
     return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
+
+
+def note_on_samples(context: Context) -> list[Note]:
+    """Return the note on functions that come from sampled stacks; [] if calls were recorded."""
+    n_samples = sum(context.ranks.each(count_samples))
+    text = "functions estimated from {n:count} samples of the Python stacks"
+    return [Note.of(text, n=n_samples)] if n_samples else []
 
 
 def sums_by_operator(charged: Table) -> Table:

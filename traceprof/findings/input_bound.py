@@ -13,7 +13,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.binding import WORKERS, loaders_of
 from traceprof.findings.claims import Claim, Kind, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.gaps import recorded_span, sums_by_operator
+from traceprof.findings.gaps import note_on_samples, recorded_span, sums_by_operator
 from traceprof.findings.kernel_times import summed
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import find_host_phases, times_before_forward
@@ -191,6 +191,7 @@ def _in_functions(context: Context) -> Iterator[Finding]:
                     name=row["operator"],
                     mostly=row["mostly"],
                 ),
+                *note_on_samples(context),
             ),
             action="Call this function less often, make it faster, or run it in another thread or "
             "process during the training step. If it makes batches, use DataLoader workers.",

@@ -25,7 +25,7 @@ _MIN_SHARE_RATIO: Final = 0.05
 _N_PARTS: Final = 3
 _ACTION: Final = (
     "Let the roles work at the same time: generate the next batch while the trainer updates "
-    "(asynchronous or one-step off-policy rollouts). Then give more GPUs to {slower} until both "
+    "(asynchronous or one-step off-policy rollouts). Then give more ranks to {slower} until both "
     "roles wait equally long."
 )
 

@@ -289,6 +289,12 @@ def find_rate(name: str) -> TypedMeasure | None:
     return measure if measure is not None and measure.unit is Unit.PER_S else None
 
 
+def find_step_time(name: str) -> TypedMeasure | None:
+    """Return the step time that a name with a unit defines, such as step_time_ms; None if none."""
+    measure = _measure_of_rate_or_duration(plain_name(name.rpartition("/")[2]), ())
+    return measure if measure is not None and measure.name == "step_period_ns" else None
+
+
 def measure_by_unit(
     name: str, kind: str, times: float, values: Sequence[float]
 ) -> TypedMeasure | None:

@@ -38,11 +38,15 @@ _SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".s
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """The source of a log, the number of its lines, and other sources that are possible."""
+    """The source of a log, the number of its lines, and other sources that are possible.
+
+    ``next_source`` is read if the source finds no values in its lines.
+    """
 
     source: LogSource
     count: int
     others: tuple[tuple[LogSource, int], ...] = ()
+    next_source: Recognized | None = None
 
 
 def recognize(lines: Iterable[LogLine]) -> Recognized | None:
@@ -65,11 +69,16 @@ def recognize(lines: Iterable[LogLine]) -> Recognized | None:
     for candidates in (programs, SOURCES):
         found = [(source, counts[source.name]) for source in candidates if counts[source.name]]
         if found:
-            found.sort(key=lambda pair: (pair[0].fallback, -pair[1]))
-            first, count = found[0]
-            others = (pair for pair in found[1:] if pair[1] * _MAX_COUNT_FACTOR >= count)
-            return Recognized(first, count, tuple(p for p in others if not p[0].fallback))
+            return _ranked(sorted(found, key=lambda pair: (pair[0].fallback, -pair[1])))
     return None
+
+
+def _ranked(found: Sequence[tuple[LogSource, int]]) -> Recognized:
+    """Return the first of the sources with their numbers of lines; the next ones follow it."""
+    (source, count), *rest = found
+    others = (pair for pair in rest if pair[1] * _MAX_COUNT_FACTOR >= count)
+    named = tuple(pair for pair in others if not pair[0].fallback)
+    return Recognized(source, count, named, _ranked(rest) if rest else None)
 
 
 def read_log(
@@ -102,11 +111,18 @@ def read_log(
         if tables:
             return tables
     chosen = _choose_source(path, source, needed=not user_patterns)
-    book, stem, lines = LogRuns(), _stem(path), RawLines(path)
-    pattern = UserPatternReader(
-        book, stem, LogSource(_PATTERN_SOURCE, _PATTERN_SOURCE, user_patterns)
-    )
-    _read_book(book, stem, lines, chosen, [pattern] if user_patterns else [])
+    while True:
+        book, stem, lines = LogRuns(), _stem(path), RawLines(path)
+        pattern = UserPatternReader(
+            book, stem, LogSource(_PATTERN_SOURCE, _PATTERN_SOURCE, user_patterns)
+        )
+        _read_book(book, stem, lines, chosen, [pattern] if user_patterns else [])
+        is_empty = all(run.is_empty for run in book.runs)
+        if not is_empty or chosen is None or chosen.next_source is None:
+            break
+        chosen = chosen.next_source
+    if is_empty and source is None and chosen is not None and chosen.source.fallback:
+        raise _unknown_format(path)
     if user_patterns and chosen is None and not pattern.count:
         raise TraceError(f"{path}: no line matches --pattern")
     _note_file_problems(book, lines, chosen)
@@ -185,11 +201,15 @@ def _choose_source(path: Path, source: str | None, *, needed: bool) -> Recognize
         return None
     found = recognize(cleaned(RawLines(path)))
     if found is None:
-        raise TraceError(
-            f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
-            r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
-        )
+        raise _unknown_format(path)
     return found
+
+
+def _unknown_format(path: Path) -> TraceError:
+    return TraceError(
+        f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
+        r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
+    )
 
 
 def _note_file_problems(book: LogRuns, lines: RawLines, chosen: Recognized | None) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from traceprof.errors import TraceError
-from traceprof.logs.cells import find_rate
+from traceprof.logs.cells import find_rate, find_step_time
 from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
 from traceprof.logs.lines import RawLines, seconds_of
 from traceprof.logs.source import LogSource, declared, number
@@ -431,9 +431,10 @@ def _scale_of_column(
 ) -> tuple[str, float, str, str]:
     """Return metric, factor, scope, and span of a column; span "" is that of the table kind."""
     if meaning is None:
-        rate = find_rate(name)
-        if rate is not None:
+        if (rate := find_rate(name)) is not None:
             return rate.name, 1.0, rate.scope, "interval"
+        if (length := find_step_time(name)) is not None:
+            return length.name, length.times, length.scope, "interval"
         meaning = name
         if not _ACCURACY.fullmatch(name):
             return name, 1.0, "run", ""

@@ -137,8 +137,8 @@ _ENTRIES: Final = """
     tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
     range-times ranges:time .steps.range_times:RANGE_TIMES time in ranges by thread, and changes of
         their durations
-    functions functions:name .host.layers:FUNCTIONS Python functions of torch.profiler stacks: CPU
-        time, and GPU time launched there
+    functions functions:name .host.layers:FUNCTIONS Python functions (torch.profiler or nsys
+        stacks): CPU time, and GPU time launched there
     function-stacks functions:stack .host.tree:STACKS nested Python functions of the program: CPU
         and GPU time
     operators operators .host.ranges:OPERATORS CPU operators by name: self time and total time

@@ -24,10 +24,10 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
+_NOTHING_FOUND: Final = Note("No problem was found in the trace.")
 _MAX_SHOWN_ROWS: Final = 5
 _MAX_SKEW_NS: Final = 1_000_000
 _MIN_COLLECTIVES: Final = 3
@@ -67,9 +67,8 @@ def measure_quality(ranks: Ranks) -> Result:
         place = row["check"], row["table"]
         numbers[place] += 1
         row["number"] = numbers[place]
-    return Result(
-        "quality", SPEC, tables={"suspicions": SPEC.tables[0].of_rows(Table.of_rows(rows))}
-    )
+    tables = {"suspicions": SPEC.tables[0].of_rows(rows)}
+    return Result("quality", SPEC, tables, notes=() if rows else (_NOTHING_FOUND,))
 
 
 def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:

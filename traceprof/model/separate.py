@@ -24,7 +24,7 @@ _OF_FIRST: Final = frozenset({"devices"})
 
 
 def separate_ranks(ranks: Ranks) -> Ranks:
-    """Return the ranks of a single whole file, each as a trace of its own, if no GPU worked.
+    """Return the ranks of a single whole file, each as a separate trace, if no GPU worked.
 
     Processes without a rank, and samples of the machine, are in the trace of the first rank. Runs
     of several files, and files of one rank, are returned unchanged.
@@ -40,8 +40,8 @@ def separate_ranks(ranks: Ranks) -> Ranks:
     known = [others, *(processes["process"][processes["rank"] == rank] for rank in numbers[1:])]
     named = frozenset(processes["process"].tolist())
     parts = [
-        _only(trace, frozenset(own.tolist()), named, is_first=place == 0)
-        for place, own in enumerate(known)
+        _only(trace, frozenset(kept.tolist()), named, is_first=place == 0)
+        for place, kept in enumerate(known)
     ]
     return replace(ranks, parts=tuple(parts))
 
@@ -50,12 +50,12 @@ def _uses_gpu(trace: Trace) -> bool:
     return bool((trace.devices["used"] == 1).any())
 
 
-def _only(trace: Trace, own: frozenset[int], named: frozenset[int], *, is_first: bool) -> Trace:
-    """Return the rows of the processes ``own``; the first trace keeps rows of no named process."""
-    is_other = named - own
+def _only(trace: Trace, kept: frozenset[int], named: frozenset[int], *, is_first: bool) -> Trace:
+    """Return the rows of the processes ``kept``; the first trace keeps rows of no named process."""
+    is_other = named - kept
 
     def is_kept(processes: Collection[int]) -> list[bool]:
-        return [one in own or (is_first and one not in is_other) for one in processes]
+        return [one in kept or (is_first and one not in is_other) for one in processes]
 
     def rows_of(name: str, table: Table) -> Table:
         if "process" in table:
@@ -63,8 +63,8 @@ def _only(trace: Trace, own: frozenset[int], named: frozenset[int], *, is_first:
             return table.take(np.array(is_kept(codes.tolist()), np.bool_)[places])
         if name == "samples":
             sources = np.unique(table["source"]).tolist()
-            kept = is_kept([_process_of(source) for source in sources])
-            chosen = [source for source, keep in zip(sources, kept, strict=True) if keep]
+            flags = is_kept([_process_of(source) for source in sources])
+            chosen = [source for source, flag in zip(sources, flags, strict=True) if flag]
             return table.take(np.isin(table["source"], chosen))
         return table if is_first or name not in _OF_FIRST else table.head(0)
 

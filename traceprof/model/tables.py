@@ -109,7 +109,8 @@ host_ops: host operators; source: cpu_op, osrt, cudnn, cublas, mpi, async …
 | start_ns end_ns process thread source:name name:name correlation
 
 functions: calls of Python functions (torch.profiler, with_stack=True) that last 50 µs or more; the
-time of shorter calls belongs to their caller; name: "file(line): function"
+time of shorter calls belongs to their caller; or runs of samples of Python stacks (nsys,
+--python-sampling=true); name: "file(line): function"
 | start_ns end_ns process thread name:name
 
 operator_inputs of host_ops: operator inputs from PyTorch (record_shapes), as JSON lists with one

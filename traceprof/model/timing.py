@@ -13,6 +13,8 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.table import Table
 
 TRACEPROF_DOMAIN: Final = "traceprof"
+PYTHON_SAMPLES_DOMAIN: Final = "Python Backtrace"
+"""Domain of the marks of nsys with ``--python-sampling=true``: one per sampled Python stack."""
 """The NVTX domain of the ranges that `traceprof record` adds."""
 STEP_COLUMNS: Final = ("process", "thread", "step", "start_ns", "end_ns", "declared_warmup")
 """Columns of steps read from ranges or detected from kernels. Detected steps have thread -1."""

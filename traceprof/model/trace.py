@@ -97,7 +97,7 @@ class TraceInfo:
     a larger one, without the work that its last calls launched. ``has_some_devices_only``: it also
     lacks the work that calls launched on devices that were left out. ``recording`` is the CPU
     time that recording took, None if it is small or unknown. ``is_without_gpu``: the recorder found
-    no GPU in the machine.
+    no GPU in the machine. ``unread`` names data in the file that traceprof does not read.
     """
 
     path: str = ""
@@ -111,6 +111,7 @@ class TraceInfo:
     has_some_devices_only: bool = False
     recording: RecordingCost | None = None
     is_without_gpu: bool = False
+    unread: tuple[str, ...] = ()
 
     @property
     def recorded_by(self) -> RecordedBy:
@@ -143,13 +144,16 @@ def warnings_by_rank(
 ) -> tuple[list[str], RecordingCost | None]:
     """Return the warnings of the ranks, and the mean cost of recording.
 
-    Only the rank with the highest cost warns about it.
+    Only the rank with the highest cost warns about it, and says how many ranks have a cost.
     """
     costs = [info.recording for _, info in infos if info.recording is not None]
     highest = max(costs, key=lambda cost: cost.ratios, default=None)
     others = {cost.warning for cost in costs if cost is not highest}
+    n = f"all {len(infos)}" if len(costs) == len(infos) else f"{len(costs)} of {len(infos)}"
+    place = f" (highest cost; {n} ranks have this warning)" if len(costs) > 1 else ""
     warnings = [
-        f"rank {rank}: {warning}"
+        f"rank {rank}{place if info.recording and warning == info.recording.warning else ''}: "
+        f"{warning}"
         for rank, info in infos
         for warning in info.warnings
         if warning not in others or info.recording is highest

@@ -5,6 +5,7 @@ The collection includes the samples of the machine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -275,21 +276,28 @@ class Captured:
         return min([*times, *(sample.time_ns for sample in self.samples)], default=0)
 
     def with_one_attempt(self) -> Captured:
-        """Return a copy with one main process per rank: the attempt with the most events.
+        """Return a copy with one start of each rank: that of the attempt with the most events.
 
-        A single file cannot separate the attempts of a rank. The other attempts get rank None.
+        A single file cannot separate the attempts of a rank. Of the others, only the records stay,
+        with rank None.
         """
-        n_events = {part.pid: part.n_events for part in self.events}
-        kept: dict[int, int] = {}
-        for rank in sorted(self.ranks, key=lambda rank: n_events.get(rank.main, 0)):
-            if rank.rank is not None:
-                kept[rank.rank] = rank.main
-        others = {rank.main for rank in self.ranks if rank.rank is not None} - set(kept.values())
-        records = [
-            replace(rank, rank=None) if rank.pid in others else rank for rank in self.processes
-        ]
-        ranks = [replace(rank, rank=None) if rank.main in others else rank for rank in self.ranks]
-        return replace(self, processes=records, ranks=ranks)
+        n_events = Counter({part.pid: part.n_events for part in self.events})
+        attempts = {record.pid: record.restart_count for record in self.processes}
+        n_of_attempt = Counter[int | None]()
+        for rank in self.ranks:
+            n_of_attempt[attempts.get(rank.main)] += n_events[rank.main]
+        kept: dict[int | None, RankProcesses] = {}
+        for rank in sorted(
+            self.ranks,
+            key=lambda rank: (n_of_attempt[attempts.get(rank.main)], n_events[rank.main]),
+        ):
+            kept[rank.rank] = rank
+        others = [r for r in self.ranks if r.rank is not None and kept[r.rank] is not r]
+        left_out = frozenset[int]().union(*(rank.pids for rank in others))
+        records = [replace(r, rank=None) if r.pid in left_out else r for r in self.processes]
+        known = {record.pid for record in records} | {*self.pids()}
+        found = self.of(known - left_out)
+        return replace(found, processes=records, agent_events=self.agent_events)
 
     def without_samples_outside(self) -> Captured:
         """Return a copy that keeps only the samples within the time range of the events."""

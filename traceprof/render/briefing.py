@@ -6,7 +6,7 @@ All renderers for people use them, so that text, Markdown, and HTML say the same
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 from traceprof import measures
 from traceprof.comparison import EXPLAIN, Comparison
 from traceprof.measures.workload import UNKNOWN
-from traceprof.model.results import Result
+from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES, MAX_SIMILAR_WARNINGS, merge_similar_warnings
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import capitalized, note_text, sentences
@@ -103,6 +103,12 @@ class Briefing:
         return tuple((label, text) for label, text in labeled if text)
 
 
+def _in_one_line(costs: Sequence[Note]) -> str:
+    """Return the notes on costs, of which some are sentences, separated by semicolons."""
+    *others, last = [*map(note_text, costs)] or [""]
+    return "; ".join([*(text.rstrip(".") for text in others), last])
+
+
 def briefing_of(document: Document) -> Briefing:
     """Return the sentences of a page about ``document``; most of them need a verdict."""
     window, verdict = document.selection.window, document.verdict
@@ -141,8 +147,8 @@ def briefing_of(document: Document) -> Briefing:
         answer=" ".join((*bottleneck, *map(note_text, verdict.sentences[len(verdict.pace) :]))),
         made_of=tuple(map(note_text, verdict.made_of)),
         all_findings=_complete_command(document, "traceprof findings TRACE"),
-        once="; ".join(map(note_text, verdict.once)),
-        periodic="; ".join(map(note_text, verdict.periodic)),
+        once=_in_one_line(verdict.once),
+        periodic=_in_one_line(verdict.periodic),
         fine=_checked(verdict),
         unknown=tuple(map(note_text, verdict.unknown)),
         next_command=_complete_command(document, verdict.next_command),
@@ -220,6 +226,11 @@ class Section:
     result: Result
     table: ShownTable
     more: tuple[ShownTable, ...]
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the main table is empty, and a note says what that means."""
+        return not len(self.table) and self.name == "quality"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,8 @@ def _step_time(view: RunView, *, with_bars: bool = True) -> list[str]:
         rates.append(f"{format_number(round(view.steps_per_s, 2), SENTENCE_DIGITS)} steps/s")
     if view.samples_per_s:
         rates.append(f"{format_number(round(view.samples_per_s, 1), SENTENCE_DIGITS)} samples/s")
+    if view.tokens_per_s:
+        rates.append(f"{format_number(round(view.tokens_per_s, 1), SENTENCE_DIGITS)} tokens/s")
     rate = f" ({', '.join(rates)})" if rates else ""
     trend = ""
     if view.usual_ns:

@@ -154,7 +154,8 @@ def _blocks(document: Answered, options: Options) -> Iterator[str]:
     yield from map(markdown_text, head.sentences)
     for section in sections_of(document, options):
         yield f"## {markdown_text(section.title)}"
-        yield markdown_table(section.table, most_rows)
+        if not section.is_explained:
+            yield markdown_table(section.table, most_rows)
         for table in section.more:
             yield f"### {markdown_text(table.about or table.name)}"
             yield markdown_table(table, most_rows)

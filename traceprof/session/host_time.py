@@ -84,7 +84,7 @@ def _on_rates(phases: Table, shares: Mapping[str, float], steps: Result | None) 
     for row in phases.rows():
         if row["phase"] == "environment" and row["host_ratio"]:
             seconds = row["host_ns"] / row["host_ratio"] / 1e9
-            text = "{rate:count} environment steps/s ({n:count} calls)."
+            text = "{rate:count} environment steps/s ({n:count} calls, each counted as one step)."
             yield Note.of(text, rate=row["count"] / seconds, n=int(row["count"]))
 
 

@@ -169,8 +169,8 @@ def _read(path: Path) -> str:
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that identify the rank of each file and the devices."""
-_TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
-"""The tables in which collectives are found, which align the clocks of files."""
+TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
+"""The tables in which collectives are found. They align clocks of files, and ranks have roles."""
 _BY_WALL_TIME: Final = "traceprof aligned the clocks by wall time."
 _TIMES_OF_STEPS: Final = frozenset({"ranges"})
 
@@ -200,7 +200,7 @@ def open_ranks(
     is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
     if tables is not None:
         tables |= _TIMES_OF_STEPS if opening.step_ranges is not None else frozenset()
-        tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
+        tables |= (_OF_RUNS if is_several else frozenset()) | (TIED_BY if is_tied else frozenset())
     only_steps &= not is_several and opening.step_ranges is None
     files = open_files(paths, opening, tables, only_steps=only_steps)
     ranks = place_files(files, opening)

@@ -23,7 +23,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import DEVICE_TABLES, RecordedBy, Trace
 from traceprof.processes import PROGRESS
-from traceprof.session.opening import of_each_rank, open_ranks, read_more
+from traceprof.session.opening import TIED_BY, of_each_rank, open_ranks, read_more
 from traceprof.session.options import Opening
 from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
@@ -116,7 +116,11 @@ class _Source:
                 return self.whole(tables | _OPERATORS)
         if self.of_each_rank is None or self.of_each_rank[0] is not self.ranks:
             has_gpus = len(self.ranks.parts[0].devices["used"].nonzero()[0]) > 0
-            self.of_each_rank = self.ranks, self.ranks if has_gpus else of_each_rank(self.ranks)
+            of_each = self.ranks if has_gpus else of_each_rank(self.ranks)
+            # Roles, which define the steps, are found in collectives, as in a run of several files.
+            if of_each is not self.ranks and not self.tables >= TIED_BY:
+                return self.whole(tables | TIED_BY)
+            self.of_each_rank = self.ranks, of_each
         return self.of_each_rank[1]
 
     def selection(self, text: str | None) -> Selection:
@@ -149,6 +153,7 @@ class _Source:
             and self.tables >= SELF_DESCRIPTION
             and not uncut
             and self.reads_parts
+            and self.whole(SELF_DESCRIPTION) is ranks
             and selection.window.duration_ns < _MAX_CUT_RATIO * ranks.span.duration_ns
         ):
             alone = read_more(ranks, self.opening, tables - self.tables, selection.window)

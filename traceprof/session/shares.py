@@ -28,12 +28,13 @@ BY_HOST: Final = "communication"
 
 
 def parts_of(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each of the five parts from `breakdown`; {} without it."""
+    """Return the share of each known part of the five from `breakdown`; {} without it."""
     total = table_of(results, "breakdown", "total")
     if total.empty or not total["duration_ns"][0]:
         return {}
     row = total.row(0)
-    return {part: float(row[f"{part}_ratio"]) for part in PARTS}
+    ratios = {part: float(row[f"{part}_ratio"]) for part in PARTS}
+    return {part: ratio for part, ratio in ratios.items() if not np.isnan(ratio)}
 
 
 def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:

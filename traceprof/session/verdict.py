@@ -178,7 +178,7 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     if not parts:
         return of_roles.text if of_roles is not None and is_waiting else ""
     shares = _with_causes(results, parts)
-    working = shares.pop("compute") + shares.pop("device_memory")
+    working = shares.pop("compute") + shares.pop("device_memory", 0.0)
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
     if of_roles is not None and is_waiting and of_roles.ratio >= shares[largest]:
         return of_roles.text

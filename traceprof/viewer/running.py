@@ -14,10 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from flask import Flask, Response
 
+from traceprof.recording.live.remote import STATE_PATH, State
 from traceprof.recording.live.status import LiveRun, read_nodes
-from traceprof.recording.live.view import view_of
+from traceprof.recording.live.view import RunView, view_of
 from traceprof.render.escape import html_text
 from traceprof.render.live_text import facts_of, head_of, rank_rows
 from traceprof.render.page.document import page_style
@@ -51,18 +53,27 @@ class RunPages:
         self._run = LiveRun(folder)
         self._lock = threading.Lock()
         self._read_s = float("-inf")
-        self._body = ""
+        self._state = State(RunView(), [])
 
-    def body(self) -> str:
-        """Return the facts of the run now, and the table of its ranks."""
+    def state(self) -> State:
+        """Return the state of the run now."""
         with self._lock:
             if time.monotonic() - self._read_s >= _MAX_AGE_S:
                 view = view_of(self._run.refresh(), self._run.n_damaged)
-                facts = facts_of(view, read_nodes(self._run.live))
-                rows = rank_rows(view) if view.ranks else []
-                self._body = _body_of(head_of(view, self.title), facts, rows)
+                self._state = State(view, read_nodes(self._run.live))
                 self._read_s = time.monotonic()
-            return self._body
+            return self._state
+
+    def body(self) -> str:
+        """Return the facts of the run now, and the table of its ranks."""
+        state = self.state()
+        rows = rank_rows(state.view) if state.view.ranks else []
+        facts = facts_of(state.view, state.nodes)
+        return _body_of(head_of(state.view, self.title), facts, rows)
+
+    def json(self) -> Response:
+        """Return the state for `traceprof watch` on another machine."""
+        return Response(msgspec.json.encode(self.state()), mimetype="application/json")
 
     def page(self) -> str:
         """Return the whole page."""
@@ -94,6 +105,7 @@ class RunServer(AppServer):
         script = (files("traceprof.viewer") / "modules" / "running.mjs").read_text("utf-8")
         app.add_url_rule("/", "page", pages.page)
         app.add_url_rule("/state", "state", pages.body)
+        app.add_url_rule(STATE_PATH, "json", pages.json)
         app.add_url_rule(
             "/running.js", "script", lambda: Response(script, mimetype="text/javascript")
         )

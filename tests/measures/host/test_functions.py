@@ -3,6 +3,7 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
 from traceprof.measures.host.tree import BETWEEN
+from traceprof.model.timing import PYTHON_SAMPLES_DOMAIN
 from traceprof.model.trace import Trace
 
 
@@ -48,3 +49,17 @@ def test_stacks_of_the_program() -> None:
 def test_without_functions_of_the_program_there_are_no_stacks() -> None:
     trace = TraceBuilder().function("torch/nn/functional.py(2): linear", 0, 100).build()
     assert run("function-stacks", trace).table.empty
+
+
+def test_sampled_stacks_are_estimates_without_gpu_time() -> None:
+    builder = TraceBuilder().function("train.py(1): main", 0, 1000)
+    builder.kernel("k", 760, 800, launched_ns=(750, 755))
+    for time in range(0, 1000, 100):
+        builder.mark("", time, domain=PYTHON_SAMPLES_DOMAIN, thread=9)
+    trace = builder.build()
+    for name in ("functions", "function-stacks"):
+        found = run(name, trace)
+        assert "device_ns" not in found.table
+        assert found.notes[0].text.startswith("nsys sampled the Python stacks")
+        assert found.notes[0].values == {"n": 10}
+        assert not any("50 µs" in note.text for note in found.notes)

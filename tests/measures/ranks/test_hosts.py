@@ -54,6 +54,16 @@ def test_a_host_whose_ranks_are_all_late_is_the_straggler_and_not_its_ranks() ->
     assert said(stragglers)[0].startswith("host b is a straggler: 4 of its 4 ranks are late.")
 
 
+def test_a_note_says_which_times_are_means_and_which_are_totals() -> None:
+    result = run("hosts", run_on(TWO, {}))
+    (host, _) = rows(result)
+    (ranks, *_) = rows(run("ranks", run_on(TWO, {})))
+    assert host.compute_ns == ranks.compute_ns  # a total of the window, the same on all ranks
+    assert host.step_ns == ranks.step_ns
+    assert said(result)[-1].startswith("The step times and the skew are means per step.")
+    assert said(result)[-1].endswith("window (9 usual steps), averaged over the ranks.")
+
+
 def test_one_late_rank_is_not_its_host() -> None:
     trace = run_on(TWO, {6: 40})
     a, b = groups(run("hosts", trace))

@@ -68,6 +68,18 @@ def test_the_pattern_of_the_exchange_is_named(trace: Trace, found: str) -> None:
     assert any(found in note for note in said(run("ranks", trace)))
 
 
+@pytest.mark.parametrize(
+    ("op", "start"),
+    [("all_reduce", "The ranks exchange data by collectives (gloo)"), ("send", "by messages (gloo)")],
+)
+def test_ranks_without_gpus_exchange_data(op: str, start: str) -> None:
+    builder = TraceBuilder()
+    for rank in range(2):
+        builder.process(1 + rank, rank=rank)
+        builder.collective(op, 0, 10, process=1 + rank, group_rank=rank, backend="gloo", sequence=0)
+    assert any(start in note for note in said(run("ranks", builder.build())))
+
+
 def test_calls_whose_device_is_not_known_make_no_further_rank() -> None:
     builder = TraceBuilder()
     for device in (0, 1):
@@ -104,7 +116,9 @@ def test_the_parts_of_dlrm_are_those_of_hta(real_trace: Callable[[str], Path]) -
     """HTA's compute, and its non-compute: what runs beside no compute."""
     reference = json.loads((ROOT / "tests" / "formats" / "hta_reference.json").read_text("utf-8"))
     pattern = "kineto/dlrm-8ranks-v100/worker{}.pt.trace.json.gz"
-    for rank in rows(run("ranks", real_run(real_trace, pattern, 8))):
+    found = rows(run("ranks", real_run(real_trace, pattern, 8)))
+    assert [rank.rank for rank in found] == list(range(8))
+    for rank in found:
         expected = reference["files"][pattern.format(int(rank.rank))]
         assert rank.compute_ns == expected["compute_ns"]
         parts = (

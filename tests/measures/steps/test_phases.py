@@ -18,6 +18,7 @@ NAMES |= {
     "g": "generation",
     "l": "logprobs",
     "u": "rollout.used",
+    "n": "rollout.unused",
 }
 LENGTH = 10
 
@@ -129,6 +130,8 @@ def test_loops(text, expected):
         # generation that evaluates: it follows training, or the steps have batches of their own
         ("f b o f b o g f b o f b o g", [(0, 3), (3, 6), (7, 10), (10, 13)]),
         ("g d f b o d f b o g d f b o x", [(1, 5), (5, 9), (10, 14)]),
+        # updates on many more sequences than were generated
+        ("g f b o n f b o g f b o n f b o", [(1, 4), (5, 8), (9, 12), (13, 16)]),
         # a sample before the training
         ("g f b o f b o f b o", [(1, 4), (4, 7), (7, 10)]),
     ],

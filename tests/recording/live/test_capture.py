@@ -7,7 +7,7 @@ import pytest
 from tests.recording.live.status_files import encode, header, step, write_status
 from traceprof.errors import RecordingError, UsageError
 from traceprof.recording.live.capture import REQUEST, send_request, wait_for, write_capture
-from traceprof.recording.live.running import Conditions, Monitor
+from traceprof.recording.live.running import Conditions, Monitor, bytes_of
 from traceprof.recording.live.status import LiveRun
 
 
@@ -82,9 +82,58 @@ def test_the_launcher_asks_once_when_a_rank_falls_behind(tmp_path, monkeypatch):
     for _ in range(5):
         monitor._next_check_s = 0
         monitor.tick()
-    assert said == ["rank 1 is a straggler: capturing 5 steps"]
+    assert said == ["rank 1 is a straggler: capturing 6 steps"]
     assert written(tmp_path)["id"] == 1
     monitor.close()
+
+
+@pytest.fixture
+def behind(tmp_path, monkeypatch):
+    """Return a function that checks four ranks with a straggler: what is said with a limit."""
+    monkeypatch.setattr("traceprof.recording.live.running.socket.gethostname", lambda: "node1")
+
+    def check(max_bytes, n_bytes=0):
+        said = []
+        conditions = Conditions(straggler=True)
+        monitor = Monitor(tmp_path / "live", conditions, said.append, max_bytes=max_bytes)
+        monitor._n_bytes = n_bytes
+        for rank in range(4):
+            write_status(tmp_path, rank, [step(50, wait=1 if rank == 2 else 30)] * 20)
+        for _ in range(5):
+            monitor._next_check_s = 0
+            monitor.tick()
+        return said
+
+    return check
+
+
+def test_the_total_size_of_the_captures_is_shared_by_the_ranks(behind, tmp_path):
+    """Four ranks with 32 MB each; half of it is for the events, half for the operators."""
+    assert behind(200_000_000, 40_000_000) == ["rank 2 is a straggler: capturing 6 steps"]
+    request = written(tmp_path)
+    assert (request["ranks"], request["max_bytes"]) == (None, 20_000_000)
+
+
+def test_ranks_that_have_no_room_are_left_out(behind, tmp_path):
+    (said,) = behind(80_000_000)
+    assert said.endswith("capturing 6 steps of 2 of 4 ranks (--max-size)")
+    request = written(tmp_path)
+    assert (request["ranks"], request["max_bytes"]) == ([0, 2], 20_000_000)
+
+
+def test_a_total_size_that_is_used_is_reported_once(behind, tmp_path):
+    assert behind(1_000_000_000, 990_000_000) == [
+        "rank 2 is a straggler: not captured, because the captures use 990 MB of 1.00 GB "
+        "(--max-size); no more captures"
+    ]
+    assert not (tmp_path / "live" / REQUEST).exists()
+
+
+def test_the_size_of_a_capture_counts(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "trace").write_bytes(bytes(70))
+    (tmp_path / "a" / "manifest").write_bytes(bytes(7))
+    assert (bytes_of(tmp_path / "a"), bytes_of(tmp_path / "none")) == (77, 0)
 
 
 def test_only_the_launcher_of_the_first_rank_asks(tmp_path):

@@ -10,7 +10,7 @@ from traceprof.errors import UsageError
 from traceprof.recording.live.capture import send_request
 from traceprof.recording.live.status import HEADER_BYTES, N_STEPS, LiveRun, Node, Process
 from traceprof.recording.live.view import is_stalled
-from traceprof.render.live_text import problems, watch_json, watch_line, watch_text
+from traceprof.render.live_text import facts_of, problems, watch_json, watch_line, watch_text
 
 
 def ranks(run, *steps_of_ranks, **fields):
@@ -70,6 +70,18 @@ def test_a_short_delay_of_short_steps_names_no_rank(tmp_path):
     )
     view = ranks(tmp_path, [waiting] * 200, [slow] * 200)
     assert view.straggler is not None
+
+
+def test_tokens_per_second_are_those_of_all_ranks(tmp_path):
+    """20 steps with 640 tokens of one rank, and 20 with 320 of the other: 32 and 16 per 100 ms."""
+    steps = [step(100)] * 30
+    write_status(tmp_path, 0, steps, tokens=(20, 640))
+    write_status(tmp_path, 1, steps, tokens=(20, 320))
+    view = look(tmp_path)
+    assert [rank.tokens_per_s for rank in view.ranks] == pytest.approx([320, 160])
+    assert view.tokens_per_s == pytest.approx(480)
+    assert "(10 steps/s, 480 tokens/s)" in dict(facts_of(view, []))["Step time"]
+    assert ranks(tmp_path / "without", steps).tokens_per_s is None
 
 
 def test_rates_come_from_batches_only(tmp_path):

@@ -316,7 +316,7 @@ class TablesOfPrograms(ShownRun):
         return self._table("operators", None)
 
     def functions(self, by: Literal["name", "stack"] = "name") -> Result:
-        """Python functions of torch.profiler stacks: CPU time, and GPU time launched there.
+        """Python functions (torch.profiler or nsys stacks): CPU time, and GPU time launched there.
 
         Args:
             by: the grouping: "name", or "stack" (`function_stacks`)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.kineto.parse import KinetoEvent
-from traceprof.formats.kineto.rows import ANNOTATIONS, OPERATORS, Rows
+from traceprof.formats.kineto.rows import ANNOTATIONS, COLLECTIVES, OPERATORS, Rows
 from traceprof.formats.kineto.stacks import FUNCTIONS
 from traceprof.formats.shared import collectives
 from traceprof.model.grouping import find_matching_rows
@@ -37,13 +37,14 @@ def make_collectives(
     Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels to which Kineto
     copied its arguments, whose call may precede the trace. Older traces contain no sizes. The
     destination of a send is recorded since 2024-07. ``rank_of`` maps processes to their ranks,
-    where known.
+    where known. Files of `traceprof export` contain the collectives themselves.
     """
     calls = rows.of("cpu_op")
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
     device = rows.of("kernel")
     device = device.where(_has_op(device))
-    if not len(calls) and not len(device):
+    exported = rows.of(*COLLECTIVES)
+    if not len(calls) and not len(device) and not len(exported):
         return empty_table("collectives")
     backend, tied = _backend(rows), _by_external_id(calls, device)
     launched = _keys(device, device.number("correlation"))
@@ -52,6 +53,7 @@ def make_collectives(
     if len(orphans):
         described = _described(orphans, orphans.number("correlation"), backend, rank_of)
         parts.append(_at_launches(described, api_calls))
+    parts += [_exported(exported)] if len(exported) else []
     table = collectives.link_by_launch(stack("collectives", parts), kernels, api_calls)
     return collectives.link_to_batches(table, kernels, api_calls)
 
@@ -117,6 +119,36 @@ def _described(
     )
 
 
+def _exported(rows: Rows) -> Table:
+    """Return the collectives that `traceprof export` wrote."""
+    op = _ops(rows.name)
+    return make_table(
+        "collectives",
+        {
+            "start_ns": rows.start_ns,
+            "end_ns": rows.end_ns,
+            "process": rows.owners,
+            "thread": rows.number("thread"),
+            "op": op,
+            "dtype": rows.text("dtype"),
+            "n_bytes": rows.number("bytes"),
+            "tag": rows.number("tag"),
+            "group": rows.text("Process Group Name"),
+            "group_size": rows.number("Group size"),
+            "group_rank": rows.number("group_rank"),
+            "sequence": rows.number("Seq"),
+            "peer": rows.number("Rank"),
+            "backend": rows.text("backend"),
+            "peer_rank": np.where(op == "send", *(rows.number(end) for end in _ENDS)),
+            "correlation": rows.number("correlation"),
+        },
+    )
+
+
+_ENDS: Final = ("Dst Rank", "Src Rank")
+"""The arguments with the rank at the other end of a send, and of a receive."""
+
+
 def _ends(rows: Rows, ops: Names, rank_of: Mapping[int, int]) -> dict[str, npt.NDArray[np.int64]]:
     """Return group_rank, peer and peer_rank of each call.
 
@@ -130,7 +162,7 @@ def _ends(rows: Rows, ops: Names, rank_of: Mapping[int, int]) -> dict[str, npt.N
         places_of_rank = [ranks.index(rank) if rank in ranks else ABSENT for ranks in members]
         is_of_process = rows.owners == process
         places[is_of_process] = listed.by_text(np.array(places_of_rank, np.int64))[is_of_process]
-    ends = rows.number("Dst Rank"), rows.number("Src Rank")
+    ends = [rows.number(end) for end in _ENDS]
     sends = ops == "send"
     is_single = sends | (ops == "recv")
     # For other operations "Rank" is the root.

@@ -28,6 +28,8 @@ _TABLES: Final = {
     **dict.fromkeys(kineto.COPIES, ("copies",)),
     **dict.fromkeys(kineto.API_CALLS, ("api_calls",)),
     **dict.fromkeys(kineto.OPERATORS, ("host_ops", "ranges", "collectives")),
+    **dict.fromkeys(kineto.HOST_SOURCES, ("host_ops",)),
+    **dict.fromkeys(kineto.COLLECTIVES, ("collectives",)),
     **dict.fromkeys(kineto.ANNOTATIONS, ("ranges",)),
     **dict.fromkeys(FUNCTIONS, ("ranges", "functions")),
     **dict.fromkeys(kineto.SYNCS, ("syncs",)),

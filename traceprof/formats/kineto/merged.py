@@ -358,9 +358,14 @@ def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, .
     pairs = groups_of(rows.owner[work], device[work], rows.process[work])
     is_communication = rows.named(lambda name: _COMMUNICATES.search(name) is not None)[work]
     communicates = np.bincount(pairs.number, is_communication, len(pairs.counts)) > 0
+    # Profilers may record a synchronization with the number of another GPU.
+    is_used = np.bincount(pairs.number, ~rows.category.isin(SYNCS)[work], len(pairs.counts)) > 0
     users: dict[int, list[tuple[int, int, bool]]] = {}
-    for (owner, number, lane), is_talking in zip(pairs.keys, communicates.tolist(), strict=True):
-        users.setdefault(number, []).append((owner, lane, is_talking))
+    for (owner, number, lane), is_talking, used in zip(
+        pairs.keys, communicates.tolist(), is_used.tolist(), strict=True
+    ):
+        if used:
+            users.setdefault(number, []).append((owner, lane, is_talking))
     is_ambiguous = any(
         len({owner for owner, _, _ in uses}) > 1
         and (len({lane for _, lane, _ in uses}) > 1 or sum(talking for *_, talking in uses) > 1)
@@ -368,8 +373,8 @@ def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, .
     )
     if not is_ambiguous:
         return Merged(rows, processes, {})
-    used = {(owner, number) for owner, number, _ in pairs.keys}
-    ordered = sorted(used, key=lambda pair: (processes.index(pair[0]), pair[1]))
+    distinct = {(owner, number) for owner, number, _ in pairs.keys}
+    ordered = sorted(distinct, key=lambda pair: (processes.index(pair[0]), pair[1]))
     number_of_pair = {pair: place for place, pair in enumerate(ordered)}
     renamed = dict(rows.arguments)
     is_work = np.zeros(len(rows), np.bool_)

@@ -103,7 +103,7 @@ def _tables(
         "kernel_shapes": (kineto.make_kernel_shapes, of_kernels),
         "copies": (kineto.make_copies, rows.of(*kineto.COPIES)),
         "api_calls": (kineto.make_api_calls, rows.of(*kineto.API_CALLS)),
-        "host_ops": (kineto.make_host_ops, operators),
+        "host_ops": (kineto.make_host_ops, rows.of(*kineto.OPERATORS, *kineto.HOST_SOURCES)),
         "operator_inputs": (kineto.make_operator_inputs, operators),
         "syncs": (kineto.make_syncs, rows.of(*kineto.SYNCS)),
         "samples": (kineto.make_samples, rows.of(*kineto.MEMORY)),

@@ -139,7 +139,16 @@ ANNOTATIONS: Final = ("user_annotation",)
 SYNCS: Final = ("cuda_sync",)
 OVERHEADS: Final = ("overhead",)
 MEMORY: Final = ("cpu_instant_event",)
-ON_HOST: Final = (*API_CALLS, *OPERATORS, *ANNOTATIONS, *FUNCTIONS)
+COLLECTIVES: Final = ("collective",)
+"""The category of collectives in files that `traceprof export` writes."""
+HOST_SOURCES: Final = (
+    *("osrt", "cudnn", "cublas", "mpi", "ucx", "async", "xla", "python", "host_op"),
+)
+"""The categories of other host operators in files that `traceprof export` writes: their sources."""
+ON_HOST: Final = (
+    *(*API_CALLS, *OPERATORS, *ANNOTATIONS, *FUNCTIONS),
+    *(*COLLECTIVES, *HOST_SOURCES),
+)
 
 
 _STEP: Final = "ProfilerStep"
@@ -157,12 +166,11 @@ def make_api_calls(rows: Rows) -> Table:
 
 
 def make_host_ops(operators: Rows) -> Table:
-    """Return the CPU operators of PyTorch."""
+    """Return the CPU operators of PyTorch, and exported host operators of other sources."""
     rows = operators.where(~_is_early_annotation(operators))
-    return make_table(
-        "host_ops",
-        {**_place_on_host(rows), "source": Names.repeated("cpu_op", len(rows)), "name": rows.name},
-    )
+    sources = [text if text in HOST_SOURCES else "cpu_op" for text in rows.category.texts.tolist()]
+    source = Names.coded(sources, rows.category.packed)
+    return make_table("host_ops", {**_place_on_host(rows), "source": source, "name": rows.name})
 
 
 def make_operator_inputs(operators: Rows) -> Table:

@@ -65,6 +65,7 @@ _TRACE_TABLES: Final = {
     **dict.fromkeys(schema.OVERHEADS, ("overheads",)),
     schema.COLLECTIVES: ("collectives",),
     schema.SAMPLES: ("samples",),
+    schema.FUNCTIONS: ("functions",),
     "CUDA_GPU_MEMORY_USAGE_EVENTS": ("samples",),
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("samples",),
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": ("samples",),

@@ -17,12 +17,14 @@ from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_collectives
 from traceprof.formats.nsys.schema import (
     COLLECTIVES,
+    FUNCTIONS,
     HOST_SOURCES,
     KERNELS,
     MANIFEST,
     MPI_SOURCES,
     OPERATORS,
     OVERHEADS,
+    PYTHON_SAMPLER,
     SYNCS,
 )
 from traceprof.formats.nsys.sidecar import read_losses, read_traceprof_table
@@ -157,6 +159,7 @@ class _Reading:
             "ranges": lambda: self._annotations.ranges,
             "marks": lambda: self._annotations.marks,
             "host_ops": lambda: host.read_host_ops(database, self._reach),
+            "functions": lambda: read_traceprof_table(database, "functions", self._reach),
             "syncs": lambda: device.read_syncs(database, window),
             "collectives": self._read_collectives,
             "samples": lambda: stack(
@@ -302,6 +305,16 @@ class _Reading:
             warnings.append(
                 f"the GPU activity of {n_lost}{which} launched CUDA graphs is not in the file, so "
                 "the GPUs look idle; record with nsys --cuda-graph-trace=node"
+            )
+        sampled = "SELECT 1 FROM StringIds WHERE value = ?"
+        if (
+            "StringIds" in self.database.tables
+            and FUNCTIONS not in self.database.tables
+            and self.database.rows(sampled, (PYTHON_SAMPLER,))
+        ):
+            warnings.append(
+                "Python stacks were sampled, but the file does not contain them as traceprof reads "
+                "them; if it is an export of nsys, give the .nsys-rep file (nsys must be installed)"
             )
         is_whole = self.options.reads_whole("ranges")
         warnings += self.survey.unclosed(self._annotations.n_unclosed if is_whole else None)

@@ -19,6 +19,7 @@ from typing import Final
 from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceError
+from traceprof.formats.nsys import python_stacks
 from traceprof.formats.nsys.format import MAGIC_WITHIN, STREAM
 
 _PACKAGES: Final = (
@@ -83,7 +84,8 @@ def export_report(nsys: str, report: Path, database: Path, shown: Path | None = 
     """Export a ``.nsys-rep`` to the SQLite file ``database``, which is overwritten.
 
     The export includes NVTX payloads if this nsys can export them; they contain the sizes of NCCL
-    messages. ``shown`` is the user's name for the report, for error messages.
+    messages. Sampled Python stacks are added from an export as JSON. ``shown`` is the user's name
+    for the report, for error messages.
 
     Raises:
         TraceError: nsys could not export the report.
@@ -98,6 +100,12 @@ def export_report(nsys: str, report: Path, database: Path, shown: Path | None = 
             _version_complaint(nsys, report, file)
             or f"{file}: nsys cannot read this report ({_last_line(output)})"
         )
+    if python_stacks.are_sampled(database):
+        exported = database.with_suffix(".json")
+        _run([nsys, "export", "--type=json", f"--output={exported}", report])
+        if exported.is_file():
+            python_stacks.add_functions(database, exported)
+            exported.unlink()
 
 
 _TAIL_BYTES: Final = 1 << 20

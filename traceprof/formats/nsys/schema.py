@@ -40,7 +40,10 @@ MPI_SOURCES: Final = {
 OPERATORS: Final = "TRACEPROF_HOST_OPS"
 COLLECTIVES: Final = "TRACEPROF_COLLECTIVES"
 SAMPLES: Final = "TRACEPROF_SAMPLES"
+FUNCTIONS: Final = "TRACEPROF_FUNCTIONS"
 MANIFEST: Final = "TRACEPROF_MANIFEST"
+PYTHON_SAMPLER: Final = "NSys PySampling"
+"""Name of the thread of nsys that samples Python stacks (``--python-sampling=true``)."""
 
 NVTX_MARK: Final = 34
 NVTX_PUSH_POP: Final = 59
@@ -73,6 +76,10 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     # Time series. source: nic:eth0, gpu:0, process:1234, user …; metric names its unit
     SAMPLES: """
         start INTEGER NOT NULL, source TEXT NOT NULL, metric TEXT NOT NULL, value REAL""",
+    # Calls of Python functions; nsys sampled the stacks, or torch.profiler recorded the calls
+    FUNCTIONS: """
+        start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER,
+        nameId INTEGER NOT NULL""",
     # The rank of each process
     "TRACEPROF_PROCESSES": """
         pid INTEGER NOT NULL, name TEXT, rank INTEGER, localRank INTEGER, worldSize INTEGER,

@@ -29,6 +29,7 @@ _STORED_TABLES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         | {"n_bytes": "bytes", "group": "groupName", "group_size": "groupSize"}
         | {"group_rank": "groupRank", "peer_rank": "peerRank", "correlation": "correlationId"},
     ),
+    "functions": (schema.FUNCTIONS, {"name": "nameId"}),
     "samples": (schema.SAMPLES, {name: name for name in ("source", "metric", "value")}),
     "processes": (
         "TRACEPROF_PROCESSES",
@@ -52,7 +53,7 @@ _ID: Final = 0xFFFFFF
 
 
 def read_traceprof_table(database: Database, name: str, window: TimeWindow | None = None) -> Table:
-    """Return events that traceprof itself recorded: table host_ops, collectives, or samples."""
+    """Return a table of events for which nsys has none, such as host_ops, functions, or samples."""
     table, stored = _STORED_TABLES[name]
     if table not in database.tables:
         return empty_table(name)
@@ -70,7 +71,7 @@ def read_traceprof_table(database: Database, name: str, window: TimeWindow | Non
     for column, stored_name in stored.items():
         is_number = kinds[column] is ColumnKind.NUMBER
         columns[column] = known(raw[stored_name]) if is_number else raw[stored_name]
-    if name == "host_ops":
+    if _NAME in wanted:
         columns["name"] = schema.read_names(database, raw[_NAME])
     if name == "collectives":  # an unknown operation keeps its name
         plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]

@@ -78,6 +78,7 @@ def survey_of(
         "ranges": _row_sources(schema.NVTX, where=_RANGES),
         "marks": _row_sources(schema.NVTX, where=_MARKS, end=""),
         "host_ops": _row_sources(*schema.HOST_SOURCES, *schema.MPI_SOURCES, schema.OPERATORS),
+        "functions": _row_sources(schema.FUNCTIONS),
         "overheads": _row_sources(*schema.OVERHEADS),
         "collectives": _row_sources(schema.COLLECTIVES),
         "samples": [RowSource(schema.SAMPLES, end=""), *metric_sources(database)],

@@ -54,7 +54,20 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
         host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
         utc_epoch_ns=first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
         is_without_gpu=database.settings("TRACEPROF_ENVIRONMENT").get("gpu.count") == "0",
+        unread=tuple(
+            f"{what} ({name})"
+            for name, what in _UNREAD
+            if name in database.tables and database.rows(f"SELECT 1 FROM {name} LIMIT 1")
+        ),
     )
+
+
+_UNREAD: Final = (
+    ("SAMPLING_CALLCHAINS", "CPU samples"),
+    ("CUDA_CALLCHAINS", "backtraces of CUDA calls"),
+    ("OSRT_CALLCHAINS", "backtraces of operating system calls"),
+    ("SCHED_EVENTS", "scheduling of threads on CPU cores"),
+)
 
 
 _NSYS: Final = "Nsight Systems"

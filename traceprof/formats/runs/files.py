@@ -22,6 +22,7 @@ from traceprof.formats.runs.manifest import (
     is_work_folder,
     read_manifest,
     warning_on_attempts,
+    warning_on_unlisted,
 )
 from traceprof.formats.runs.several import check_one_run, listed_parts, unlisted_parts
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
@@ -48,7 +49,7 @@ class _RunSearch:
     """The files of a run, and what its manifests say about them.
 
     ``entries`` has the manifest entry of each listed file. ``searched``: the files were found by a
-    search, so that some of them may be missing.
+    search, so that some of them may be missing. ``unlisted`` are traces beside listed files.
     """
 
     label: str = ""
@@ -57,6 +58,7 @@ class _RunSearch:
     entries: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     world_size: int = ABSENT
     searched: bool = False
+    unlisted: list[Path] = field(default_factory=list)
     agents: list[Mapping[str, Any]] = field(default_factory=list)
     attempts: tuple[Attempt, ...] = ()
     attempt: int = 0
@@ -205,7 +207,7 @@ def _open(
     listed = listed_parts(found.manifests)
     if not is_one:
         check_one_run(listed, paths)
-    warnings = _choose_attempt(found, attempt)
+    warnings = [*_choose_attempt(found, attempt), *warning_on_unlisted(found.unlisted)]
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
         why = next(iter(warnings), "") or name_kind_in(paths)
@@ -387,6 +389,10 @@ def _add_directory(found: _RunSearch, folder: Path) -> None:
     # Other files in the folders of a manifest are no ranks; another run has its own folder.
     manifest_folders = {path.parent for path in (*manifests, *found.entries)}
     found.files += _select_traces([path for path in files if path.parent not in manifest_folders])
+    beside = [path for path in files if path.parent in manifest_folders]
+    others = {path for manifest in found.manifests.values() for path in manifest.others}
+    is_trace = {*_select_traces(beside)} - {*manifests, *found.entries, *others}
+    found.unlisted += sorted(is_trace, key=_natural_order)
 
 
 def _select_traces(files: Sequence[Path]) -> list[Path]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,13 +41,17 @@ _MAX_MANIFEST_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """The files of a run (or of one of its hosts), each with its entry in the manifest."""
+    """The files of a run (or of one of its hosts), each with its entry in the manifest.
+
+    ``others`` are the files with the processes that are no ranks.
+    """
 
     label: str
     files: Mapping[Path, Mapping[str, Any]]
     world_size: int = ABSENT
     job: str = ""
     agents: Sequence[Mapping[str, Any]] = ()
+    others: Sequence[Path] = ()
 
 
 def read_manifest(path: Path) -> RunManifest | None:
@@ -64,12 +69,15 @@ def read_manifest(path: Path) -> RunManifest | None:
     launcher = {LAUNCHER: storable(path.name)}
     size, agents = value.get("world_size"), value.get("agents")
     events = agents if isinstance(agents, list) else []
+    others = value.get("others")
+    rest = [name for name in others if isinstance(name, str)] if isinstance(others, list) else []
     return RunManifest(
         str(value.get("label") or value.get("run_id", "")),
         {_file(path, row): {**row, **launcher} for row in rows},
         size if isinstance(size, int) else len(rows),
         str(value.get("job") or ""),
         [{**event, **launcher} for event in events if isinstance(event, dict)],
+        [_file(path, {"file": name}) for name in rest],
     )
 
 
@@ -161,6 +169,18 @@ def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
         known = ", ".join(map(str, numbers)) or "0"
         raise UsageError(f"--attempt {wanted}: no such attempt; choose one of {known}")
     return wanted
+
+
+def warning_on_unlisted(paths: Sequence[Path]) -> list[str]:
+    """Return a warning about traces that are not part of the run, or nothing."""
+    if not paths:
+        return []
+    names = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")
+    n, verb = (f"{len(paths)} traces", "one") if len(paths) > 1 else ("a trace", "it")
+    return [
+        f"traceprof ignored {n} that the manifest of the run does not list ({names}); to analyze "
+        f"{verb}, run `traceprof {shlex.quote(str(paths[0]))}`"
+    ]
 
 
 def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:

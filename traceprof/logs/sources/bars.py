@@ -21,7 +21,7 @@ _OPEN_BAR: Final = re.compile(
     r"(?:,\s*+(?P<postfix>[^\[\]]*+))?[\[\]]"
 )
 _RICH_BAR: Final = re.compile(
-    r"(?P<desc>Epoch \d+)/\S+\s++[━╸╺][━╸╺ ]*+(?<= )(?P<n>\d+)/(?P<total>\d+)\s++"
+    r"(?P<desc>Epoch\s++\d++)(?:/\S++)?+\s++[━╸╺][━╸╺ ]*+(?<= )(?P<n>\d+)/(?P<total>\d+)\s++"
     r"(?P<elapsed>\d[\d:]*) • (?P<eta>[\d:-]+)\s++(?P<rate>[\d.]+)(?P<unit>it/s)(?P<postfix>.*)"
 )
 _RICH_PAIR: Final = re.compile(r"(?<![\w./-])[\d./-]*+(?P<key>[A-Za-z_][\w./-]*+): (?P<value>\S+)")

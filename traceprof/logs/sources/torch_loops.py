@@ -8,6 +8,7 @@ import math
 import re
 from typing import Any, Final
 
+from traceprof.logs.cells import find_rate
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, number
@@ -121,6 +122,8 @@ class HfTrainerReader(_BarReader):
                 name, times = _HF_NAMES.get(key, key), 1.0
                 if key == "step_time":  # of TRL, in seconds, without the optimizer
                     name, times = "training_pass_ns", 1e9
+                elif (rate := find_rate(key)) is not None:
+                    name = rate.name
                 value = number(text)
                 value = value if value is None else times * value
                 self.run.metric(name, value, point, over=over, is_elapsed=True)

@@ -22,6 +22,7 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import owning_range_of_launches
 from traceprof.measures.host.range_work import add_to_parents, is_outermost_of, sum_work
 from traceprof.measures.host.ranges import find_parents, self_times
+from traceprof.measures.host.samples import count_samples, notes_on_samples
 from traceprof.measures.host.states import find_host_phases
 from traceprof.measures.rows import Bools, Ints, bounds, sums_at
 from traceprof.model.combining import combine
@@ -101,6 +102,11 @@ def _spans(trace: Trace, source: str) -> Table:
     table = tables.get(source, trace.ranges)
     columns = table.select("start_ns", "end_ns", "process", "thread", "name")
     return columns.take(_rows_by_source(trace)[source])
+
+
+def is_sampled(trace: Trace, source: str) -> bool:
+    """Return whether the spans come from samples, which may be late for the launches of work."""
+    return source in (_FUNCTIONS, PROGRAM_FUNCTIONS) and count_samples(trace.whole) > 0
 
 
 @fact
@@ -205,7 +211,7 @@ def _measure(trace: Trace, source: str) -> Result:
         "host_ns": (ends - starts) * outermost,
         "host_self_ns": self_times(starts, ends, spans.parent),
     }
-    if trace.recorded & set(DEVICE_TABLES):
+    if trace.recorded & set(DEVICE_TABLES) and not is_sampled(trace, source):
         measures |= _device_times(trace, source, spans)
     columns = {
         name: sums_at(spans.layer, values, len(spans.names)) for name, values in measures.items()
@@ -347,7 +353,8 @@ def measure_functions(trace: Trace) -> Result:
     texts = [str(name) for name in measured["layer"]]
     table = measured.renamed(layer="function").assign(part=objects(map(_part_of, texts)))
     functions = FUNCTIONS_SPEC.tables[0].of_rows(table)
-    return Result("functions", FUNCTIONS_SPEC, {"functions": functions})
+    found = Result("functions", FUNCTIONS_SPEC, {"functions": functions})
+    return found.with_notes(*notes_on_samples(trace))
 
 
 def _part_of(name: str) -> str:
@@ -361,6 +368,8 @@ def _finish_functions(result: Result) -> Result:
     """Return the combined result of all ranks in order, with a note on short calls."""
     table = result.table.take(result.table["count"] > 0)
     table = table.in_order("-host_self_ns", "function", "part")
+    if result.notes:  # sampled, so the duration of a call is unknown
+        return result.with_table(table)
     return result.with_table(table).with_notes(
         Note(
             "The time of calls below 50 µs is part of their caller. The profiler slows down "
@@ -373,7 +382,7 @@ FUNCTIONS = Analysis(
     "functions",
     FUNCTIONS_SPEC,
     needs=("functions",),
-    uses=("ranges", "host_ops", "kernels", "copies", "api_calls"),
+    uses=("marks", "ranges", "host_ops", "kernels", "copies", "api_calls"),
     whole=("ranges", "host_ops", "functions"),
     of_rank=measure_functions,
     finish=_finish_functions,

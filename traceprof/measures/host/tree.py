@@ -15,12 +15,14 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.layers import (
     PROGRAM_FUNCTIONS,
     LayerSpans,
+    is_sampled,
     layer_spans,
     layers_of_work,
     paths_of_layers,
     source_of_layers,
 )
 from traceprof.measures.host.range_work import sum_work
+from traceprof.measures.host.samples import notes_on_samples
 from traceprof.measures.rows import Ints, sums_at
 from traceprof.model.combining import combine
 from traceprof.model.grouping import groups_of
@@ -79,7 +81,7 @@ def _measure(trace: Trace, source: str, max_paths: int) -> Result:
     inside = trace.span.overlaps(*instants).astype(np.int64)
     starts, ends = map(trace.span.elapsed_ns, instants)
     measures = {"count": inside, "host_ns": ends - starts}
-    if trace.recorded & set(DEVICE_TABLES):
+    if trace.recorded & set(DEVICE_TABLES) and not is_sampled(trace, source):
         work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
         measures["device_ns"] = work.total_ns
     kept = np.flatnonzero(node >= 0)
@@ -102,7 +104,8 @@ def _measure(trace: Trace, source: str, max_paths: int) -> Result:
     }
     table = Table({**columns, **{name: values[reported] for name, values in sums.items()}})
     scalars = {"source": source, "left_out_count": len(used) - len(reported)}
-    return Result("tree", TREE_SPEC, {"nodes": table}, scalars)
+    found = Result("tree", TREE_SPEC, {"nodes": table}, scalars)
+    return found.with_notes(*notes_on_samples(trace)) if source == PROGRAM_FUNCTIONS else found
 
 
 def _chain(node: int, parents: memoryview, layers: memoryview) -> list[int]:
@@ -162,7 +165,7 @@ STACKS = Analysis(
     "function-stacks",
     TREE_SPEC,
     needs=("functions",),
-    uses=("ranges", "host_ops", "api_calls", *DEVICE_TABLES),
+    uses=("marks", "ranges", "host_ops", "api_calls", *DEVICE_TABLES),
     whole=("ranges", "host_ops", "functions"),
     of_ranks=measure_stacks,
     finish=_finish,

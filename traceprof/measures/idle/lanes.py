@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.facts import fact
+from traceprof.measures.host.samples import sample_interval_ns
 from traceprof.measures.host.states import are_full_matches, is_launch, is_synchronization
 from traceprof.measures.rows import Bools, Ints, bounds, count_within, ints
 from traceprof.model import nesting
@@ -170,16 +171,18 @@ def functions_without_launches(trace: Trace) -> frozenset[str]:
 def _count_launches(trace: Trace, calls: Table) -> Ints:
     """Return the number of launches inside each call of a function, on its thread.
 
-    Without recorded launches, operators count.
+    Without recorded launches, operators count. A sampled call ends with the next sample, so the
+    launches of its last interval may come after it and do not count.
     """
     launches = trace.whole.api_calls
     launches = launches.take(is_launch(launches["name"])).select(*_PLACE)
     launches = launches if len(launches) else trace.whole.host_ops.select(*_PLACE)
-    found = np.zeros(len(calls), np.int64)
+    found, uncertain_ns = np.zeros(len(calls), np.int64), sample_interval_ns(trace.whole)
     lanes = rows_by_values(launches["process"], launches["thread"])
     for lane, rows in rows_by_values(calls["process"], calls["thread"]).items():
         starts = launches["start_ns"][lanes.get(lane, slice(0))]
-        found[rows] = count_within(starts, *bounds(calls.take(rows)))
+        first, last = bounds(calls.take(rows))
+        found[rows] = count_within(starts, first, np.maximum(first, last - uncertain_ns))
     return found
 
 

@@ -31,6 +31,7 @@ from traceprof.measures.ranks.groups import (
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.ranks.times import times_of_ranks
 from traceprof.measures.rows import Array, are_first
+from traceprof.measures.steps.base import base_of
 from traceprof.model.grouping import grouped_by, groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
@@ -57,6 +58,11 @@ _HOW_TO_SPECIFY: Final = {
     "topology",
 }
 
+_MEANS: Final = (
+    "The step times and the skew are means per step. The times inside and across are totals of the "
+    "window. The other times are totals of the window ({n:count} usual step(s)), averaged over the "
+    "ranks."
+)
 _LATENESS_COLUMNS: Final = (
     "cost_ns",
     "cost_ratio",
@@ -66,6 +72,7 @@ _LATENESS_COLUMNS: Final = (
     "late_from_ns",
 )
 _MEAN_COLUMNS: Final = (
+    "step_ns",
     "compute_ns",
     "exposed_communication_ns",
     "exposed_transfer_ns",
@@ -73,10 +80,6 @@ _MEAN_COLUMNS: Final = (
     "idle_ns",
     "waited_ns",
 )
-_STEP_MEAN_COLUMNS: Final = {
-    "step_ns": "duration_ns",
-    "step_without_waits_ns": "step_without_waits_ns",
-}
 _COLUMNS: Final[tuple[Column, ...]] = columns("""
     total ranks [count]: number of ranks
     same is_straggler: whether the group is late as a whole and the other ranks wait for it
@@ -171,6 +174,9 @@ def _measure_groups(
         *_notes(kind, names, matches, lateness, why_withheld(ranks)),
         *_notes_on_scopes(kind, scopes),
     ]
+    base = base_of(ranks)
+    if len(base.lengths_ns):
+        notes.append(Note.of(_MEANS, n=round(base.steps_count)))
     tables = {
         f"{kind}s": spec.tables[0].of_rows(_group_rows(ranks, kind, shown, lateness, shared)),
         "late_groups": table_of_late(group for group in (larger, straggler, unclear) if group),
@@ -232,16 +238,15 @@ def _mean(values: Array) -> float | None:
 
 
 def _measure_steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
-    """Return, by group, the mean step of its ranks, and the mean difference between their steps."""
+    """Return, by group, the mean step without waits, and the mean difference between its ranks."""
     members = zip(find_matches(ranks).members, names, strict=True)
     group_of = {member.process: name for member, name in members}
     table = find_rank_steps(ranks).table
     table = table.take(np.isin(table["process"], list(group_of)))
     group = Names.of(group_of[process] for process in table["process"].tolist())
     found, of_group = grouped_by(table.assign(group=group), "group")
-    means = {
-        name: of_group.means(table[column]).tolist() for name, column in _STEP_MEAN_COLUMNS.items()
-    }
+    name = "step_without_waits_ns"
+    means = {name: of_group.means(table[name]).tolist()}
     per_step = groups_of(of_group.packed, table["step"])
     longest, shortest = (
         per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum)

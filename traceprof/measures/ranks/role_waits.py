@@ -20,7 +20,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
 _MIN_GAP_RATIO: Final = 0.01
-"""Shorter gaps, as a share of a step, are launches of a role's own kernels."""
+"""Shorter gaps, as a share of a step, are launches of a same role."""
 _MIN_AT_WORK_RATIO: Final = 0.5
 """A GPU waits for another role in a gap if GPUs of that role work in at least this share of it."""
 
@@ -56,8 +56,8 @@ def _find_waits(ranks: Ranks) -> dict[int, Intervals]:
         for other, _, time in busy:
             if other != role:
                 at_work |= time
-        for own, device, time in busy:
-            if own == role:
+        for role_of_device, device, time in busy:
+            if role_of_device == role:
                 found[device] = _long_gaps_beside(ranks.span.times - time, at_work, min_ns)
     return found
 

@@ -12,7 +12,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
-from traceprof.measures.collectives.operations import collectives_of_ranks
+from traceprof.measures.collectives.operations import SINGLE_OPS, collectives_of_ranks
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.times import device_parts, devices_of_processes
 from traceprof.measures.facts import fact, of_window
@@ -161,7 +161,9 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
         most_frequent = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most_frequent)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
-        text = "The GPUs exchange data by collectives ({backends}): {ops}"
+        whose = "GPUs" if any((part.devices["used"] == 1).any() for part in ranks) else "ranks"
+        how = "messages" if ops.isin(SINGLE_OPS).all() else "collectives"
+        text = f"The {whose} exchange data by {how} ({{backends}}): {{ops}}"
         if n_members > 1:
             text += " among {n:count} ranks"
             text += " ({recorded:count} recorded)" if n_ranks < n_members else ""

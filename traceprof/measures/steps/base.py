@@ -312,9 +312,10 @@ def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
         left_out = left_out - times_of_steps(ledger.take(usual))
     kept = (times_of_steps(ledger) & hull.times) - left_out
     if not ledger["on_device"].any():  # host periods exclude the recorder's time
+        stepping = set(ledger["process"].tolist())
         for by_process in ranks.each(recorder_times):
-            for time in by_process.values():
-                kept = kept - time
+            for process, time in by_process.items():
+                kept = kept - time if process in stepping else kept
     return (kept & window.times) if len(kept) else window.times
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +47,10 @@ _ON_GRAPHS: Final = (
     "The trace contains {graphs:count} CUDA graph launch(es) without kernels. traceprof counts the "
     "graph(s) as compute and cannot see gaps or communication inside."
 )
+_WITHOUT_COPIES: Final = Note(
+    "Copies were not recorded. Idle time includes the time in which only copies ran."
+)
+_OF_COPIES: Final = re.compile("(exposed_)?transfer_|device_memory_").match
 _RATIOS: Final = (
     ("utilization_ratio", "kernel_ns", "duration_ns"),
     ("communication_overlap_ratio", "communication_overlap_ns", "communication_ns"),
@@ -86,9 +91,14 @@ def measure_breakdown(ranks: Ranks) -> Result:
         ratios = {ratio: ratio_of(table[part], table[of]) for ratio, part, of in _RATIOS}
         for part in PARTS:
             ratios[f"{part}_ratio"] = np.array([share.get(part, np.nan) for share in shares[name]])
-        result = result.with_table(table.assign(**ratios), name)
+        table = table.assign(**ratios)
+        if "copies" not in ranks.recorded:
+            unknown = np.full(len(table), np.nan)
+            table = table.assign(**{column: unknown for column in table if _OF_COPIES(column)})
+        result = result.with_table(table, name)
     graphs = int(result.scalars["graphs_count"])
     notes = [Note.of(_ON_GRAPHS, graphs=graphs)] if graphs else []
+    notes += [_WITHOUT_COPIES] if "copies" not in ranks.recorded else []
     return result.with_notes(*notes, *note_on_unrecorded(result, devices["duration_ns"]))
 
 
@@ -106,9 +116,9 @@ def _measure(trace: Trace) -> Result:
 BREAKDOWN = Analysis(
     "breakdown",
     BREAKDOWN_SPEC,
-    needs=("kernels", "copies"),
+    needs=("kernels",),
     # Launches identify work that was launched before the recording began.
-    uses=("devices", "api_calls"),
+    uses=("copies", "devices", "api_calls"),
     whole=("kernels", "copies", "api_calls"),
     of_ranks=measure_breakdown,
 )

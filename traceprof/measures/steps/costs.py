@@ -32,6 +32,7 @@ from traceprof.measures.steps.between import (
     between_steps,
 )
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.from_passes import FORWARD_PASSES
 from traceprof.measures.workload import TRAINING, workload
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
@@ -108,9 +109,7 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
     first = {p: steps["start_ns"][rows].min() for p, rows in rows_by(steps, "process").items()}
     begins = [first.get(process, -np.inf) for process in garbage["process"].tolist()]
     yield _cost_spans(GARBAGE, garbage.take(garbage["end_ns"] > np.array(begins)))
-    saved = trace.copies["n_bytes"][trace.copies["direction"] == "d2h"]
-    if len(saved) >= _MIN_SAVED_COPIES and saved.sum() >= _MIN_SAVED_BYTES:
-        yield _cost_spans(CHECKPOINT, _unnamed_checkpoints(trace))
+    yield _cost_spans(CHECKPOINT, unnamed_checkpoints(trace))
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),
@@ -135,16 +134,20 @@ _MAX_RETURNED_RATIO: Final = 0.5
 """An optimizer on the CPU copies gradients to the CPU and parameters back to the GPU."""
 
 
-def _unnamed_checkpoints(trace: Trace) -> Table:
+@fact
+def unnamed_checkpoints(trace: Trace) -> Table:
     """Return process, start_ns, and end_ns of checkpoints that no range names.
 
     A checkpoint copies many tensors to the CPU. Between these copies, the process launches no
     matrix products, and it copies less than half of the bytes back to the GPU. The checkpoint lasts
     from the first of these copies until the process launches other work, because it writes the
     file in between. Kernels run in less than half of this time. In training steps only, and if at
-    most half of the steps copy so much.
+    most every second step copies so much.
     """
     steps, found = find_steps(trace), []
+    saved = trace.copies["n_bytes"][trace.copies["direction"] == "d2h"]
+    if len(saved) < _MIN_SAVED_COPIES or saved.sum() < _MIN_SAVED_BYTES:
+        return steps.table.head(0)
     if not len(steps) or workload(Ranks.of(trace)).kind != TRAINING:
         return steps.table.head(0)
     copies, kernels = trace.copies, trace.kernels
@@ -166,7 +169,8 @@ def _unnamed_checkpoints(trace: Trace) -> Table:
         is_long = (counts >= _MIN_SAVED_COPIES) & (saved >= _MIN_SAVED_BYTES)
         is_long &= sent < _MAX_RETURNED_RATIO * saved
         rows = np.flatnonzero(is_saved & is_of_process & is_long[place])
-        if not len(rows) or is_long.sum() > _MAX_STEPS_WITH_OCCASION_RATIO * len(steps):
+        # The first and the last of an odd number of steps may both have one.
+        if not len(rows) or 2 * is_long.sum() > len(steps) + 1:
             continue
         groups = groups_of(place[rows])
         starts = groups.reduced(np.minimum, of_copies.start_ns[rows])
@@ -191,9 +195,9 @@ def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> In
     runs, not an evaluation. Repeated forward passes of a process that never trains are its work: it
     serves, or rolls out for a trainer.
     """
-    steps = find_steps(trace).table
-    process_steps = steps.take(steps["process"] == process)
-    if process_steps.empty:
+    steps = find_steps(trace)
+    process_steps = steps.table.take(steps.table["process"] == process)
+    if process_steps.empty or steps.source == FORWARD_PASSES:
         activity = activity_of_ranges(trace)
         trains = any(len(activity.get((process, phase), ())) for phase in ("forward", "backward"))
         if not trains and len(time) > 1:

@@ -19,11 +19,12 @@ from traceprof.names.ranges import phase_of as phase_of_range
 
 _PHASES: Final = (
     *("data", "forward", "eval", "backward", "optimizer", "data.end", "gradients.kept"),
-    *("profiler", "generation", "scores"),
+    *("profiler", "generation", "scores", "unused"),
 )
 _DATA, _FORWARD, _EVAL, BACKWARD, OPTIMIZER, _NO_DATA, _KEPT, _PROFILER, _GENERATION, _SCORES = (
-    range(len(_PHASES))
+    range(len(_PHASES) - 1)
 )
+_OTHER_DATA: Final = len(_PHASES) - 1
 RECORDED_PHASES: Final = "recorded phases"
 """The source of steps that `steps_of_phases` finds."""
 ROLLOUT: Final = "a rollout"
@@ -34,7 +35,7 @@ _OF_ROLLOUTS: Final = {
 }
 """Phases of post-training that precede updates: the rollout itself, and the scores of a rollout."""
 _SKIPPED: Final = "optimizer.skipped"
-_USED: Final = "rollout.used"
+_MARKS: Final = {"rollout.used": _SCORES, "rollout.unused": _OTHER_DATA}
 _OF_BLOCKS: Final = frozenset({_DATA, _FORWARD, BACKWARD, OPTIMIZER, _KEPT})
 NEVER: Final = int(np.iinfo(np.int64).min)
 
@@ -58,7 +59,8 @@ class PhaseBlock:
     ended before the block. ``adds_gradients``: the block adds to the gradients of the previous
     block. ``rollout_start``: start of the rollout directly before the block, with the batch of
     prompts before it. ``is_scored``: rewards or log-probabilities were computed before it, or it
-    trains on generated sequences.
+    trains on generated sequences. ``has_other_data``: it trains on many more sequences than were
+    generated.
     Times are in ns; `NEVER` means none.
     """
 
@@ -76,6 +78,7 @@ class PhaseBlock:
     optimizer_end: int = NEVER
     rollout_start: int = NEVER
     is_scored: bool = False
+    has_other_data: bool = False
 
     def is_ended_by(self, event: PhaseEvent) -> bool:
         """Return whether the block is complete and the event belongs to the next block."""
@@ -161,6 +164,7 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
                 block.next_start = border
             yield block
             block = PhaseBlock()
+        block.has_other_data |= event.phase == _OTHER_DATA
         if not block.is_working and event.phase in (_EVAL, _GENERATION, _SCORES):
             block.add_before(event)
         elif not block.is_working and block.is_restarted_by(event):
@@ -208,8 +212,8 @@ def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
             places[row] = _PROFILER
         elif plain == _SKIPPED:
             places[row], which[row] = OPTIMIZER, int(number or 1)
-        elif name == _USED:
-            places[row] = _SCORES
+        elif name in _MARKS:
+            places[row] = _MARKS[name]
         elif (phase := phase_of_range(name, TRACEPROF_DOMAIN)) in _OF_ROLLOUTS:
             places[row] = _OF_ROLLOUTS[phase]
         elif plain in _PHASES and (not number or number.isdecimal()):
@@ -284,7 +288,7 @@ def _group_by_rollout(blocks: Sequence[PhaseBlock]) -> list[list[PhaseBlock]]:
 
     A program that evaluates by generation looks similar. It trains before it generates, or its
     updates fetch new batches. A rollout is learned from: it precedes the first update, and it is
-    scored, or the updates fetch nothing.
+    scored, or the updates fetch nothing, and no other data is trained on.
     """
     groups: list[list[PhaseBlock]] = []
     for block in blocks:
@@ -296,7 +300,8 @@ def _group_by_rollout(blocks: Sequence[PhaseBlock]) -> list[list[PhaseBlock]]:
     later = [block for group in groups for block in group[1:]]
     if not later or any(block.is_scored for block in blocks):
         return groups
-    is_learned = len(groups) > 1 and not any(block.is_fetched for block in later)
+    has_other_data = any(block.has_other_data for block in blocks)
+    is_learned = len(groups) > 1 and not (has_other_data or any(b.is_fetched for b in later))
     return groups if is_learned and max(map(len, groups)) <= _MAX_UNSCORED_UPDATES else []
 
 

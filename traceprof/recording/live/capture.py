@@ -26,7 +26,7 @@ MAX_STEPS: Final = 10_000
 _NOTICE_S: Final = 2.0
 """Processes read a request, and this process their status, within this time."""
 _POLL_S: Final = 0.2
-_GONE: Final = ("finished", "failed", "killed", "lost")
+GONE: Final = ("finished", "failed", "killed", "lost")
 _MAX_CAPTURES: Final = 10_000
 
 
@@ -51,11 +51,16 @@ class CaptureRequest:
 
 
 def send_request(
-    run: LiveRun, n_steps: int, ranks: Collection[int] | None = None, recorder: str = "torch"
+    run: LiveRun,
+    n_steps: int,
+    ranks: Collection[int] | None = None,
+    recorder: str = "torch",
+    max_bytes: int = 0,
 ) -> CaptureRequest:
     """Ask the running processes of ``run`` to capture their next steps with "torch" or "cupti".
 
-    All ranks begin at the same step, which is about 2 s in the future.
+    All ranks begin at the same step, which is about 2 s in the future. ``max_bytes`` limits the
+    events of each process, and its operators (0: no limit).
 
     Raises:
         UsageError: no process (of these ranks) runs, or the folder is not writable.
@@ -63,7 +68,7 @@ def send_request(
     if not 0 < n_steps <= MAX_STEPS:
         raise UsageError(f"--steps {n_steps}: expected 1 to {MAX_STEPS}")
     found = run.refresh()
-    processes = [process for process in found if process.state not in _GONE]
+    processes = [process for process in found if process.state not in GONE]
     known = {process.header.rank for process in processes}
     unknown = sorted(set(ranks or ()) - known)
     if unknown:
@@ -87,7 +92,7 @@ def send_request(
         "steps": n_steps,
         "ranks": None if ranks is None else sorted(ranks),
         "with": recorder,
-    }
+    } | ({"max_bytes": max_bytes} if max_bytes else {})
     with writing(run.live / REQUEST):
         write_file(run.live / REQUEST, json.dumps(document), force=True)
     return request
@@ -140,7 +145,7 @@ def wait_for(
         wanted = _wanted(run.refresh(), request)
         states = [request.state_of(process) for process in wanted]
         is_open = [
-            state not in ("done", "failed") and process.state not in _GONE
+            state not in ("done", "failed") and process.state not in GONE
             for state, process in zip(states, wanted, strict=True)
         ]
         if not any(is_open):
@@ -169,7 +174,7 @@ def _wanted(processes: Sequence[Process], request: CaptureRequest) -> list[Proce
         process
         for process in last.values()
         if (request.ranks is None or process.header.rank in request.ranks)
-        and (process.state not in _GONE or request.state_of(process))
+        and (process.state not in GONE or request.state_of(process))
     ]
 
 

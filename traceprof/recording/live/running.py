@@ -22,7 +22,13 @@ from traceprof.recording import work_folder
 from traceprof.recording.cupti.spool import LIBRARY
 from traceprof.recording.finishing import note_without_torch
 from traceprof.recording.job import announced, job_of, label_of
-from traceprof.recording.live.capture import CaptureRequest, send_request, wait_for, write_capture
+from traceprof.recording.live.capture import (
+    GONE,
+    CaptureRequest,
+    send_request,
+    wait_for,
+    write_capture,
+)
 from traceprof.recording.live.node import MetricsFile, NodeStatus
 from traceprof.recording.live.status import LIVE, LiveRun, Process
 from traceprof.recording.live.view import RunView, view_of
@@ -35,6 +41,7 @@ from traceprof.recording.program import (
     run_recorded,
 )
 from traceprof.recording.request import Bounds, RecordRequest, writing
+from traceprof.units import SENTENCE_DIGITS, format_bytes
 
 CAPTURES: Final = "captures.jsonl"
 """The file in the folder of the live status that lists the automatic captures and their reasons."""
@@ -48,8 +55,12 @@ _SLOW_RATIO: Final = 0.2
 _HIGH_PERCENTILE, _HIGH_FACTOR = 95, 1.1
 _MAD_FACTOR: Final = 5 * 1.4826
 _MAX_CAPTURES: Final = 3
-_CAPTURED_STEPS: Final = 5
+_CAPTURED_STEPS: Final = 6
+"""Of an automatic capture. The first step shows the size of a step, and is not analyzed."""
 _CAPTURE_TIMEOUT_S: Final = 120.0
+_MAX_BYTES: Final = 1_000_000_000
+_MIN_RANK_BYTES: Final = 32_000_000
+"""Ranks are left out of an automatic capture if each of them could not use so many bytes."""
 _DROP: Final = re.compile(r"drop=(\d{1,2}(?:\.\d+)?)%")
 _OLD_S: Final = 5.0
 
@@ -168,6 +179,7 @@ class Monitor:
     conditions: Conditions | None
     say: Callable[[str], None]
     is_always: bool = False
+    max_bytes: int = _MAX_BYTES
     _metrics: MetricsFile = field(init=False)
     _run: LiveRun = field(init=False)
     _trigger: Trigger = field(init=False)
@@ -175,6 +187,7 @@ class Monitor:
     _next_check_s: float = 0.0
     _n_seen: dict[str, int] = field(default_factory=dict)
     _n_captures: int = 0
+    _n_bytes: int = 0
     _open: tuple[CaptureRequest, str, float] | None = None
 
     def __post_init__(self) -> None:
@@ -219,12 +232,33 @@ class Monitor:
         step_ns = self._new_step_ns(processes)
         if self._n_captures >= _MAX_CAPTURES or not self._is_leader(processes):
             return
-        reason = self._trigger.check(view_of(processes), step_ns)
+        view = view_of(processes)
+        reason = self._trigger.check(view, step_ns)
         if reason:
-            self._n_captures += 1
-            request = send_request(self._run, _CAPTURED_STEPS)
-            self._open = (request, reason, time.monotonic() + _CAPTURE_TIMEOUT_S)
-            self.say(f"{reason}: capturing {request.n_steps} steps")
+            self._request(reason, view)
+
+    def _request(self, reason: str, view: RunView) -> None:
+        """Ask for a capture, unless the captures of this run have used the total size."""
+        running = [rank for rank in view.ranks if rank.state not in GONE]
+        left_bytes = self.max_bytes - self._n_bytes
+        n_ranks = min(len(running), left_bytes // _MIN_RANK_BYTES)
+        if n_ranks < 1:
+            self._n_captures = _MAX_CAPTURES
+            sizes = (self._n_bytes, self.max_bytes)
+            used, most = (format_bytes(size, SENTENCE_DIGITS) for size in sizes)
+            self.say(
+                f"{reason}: not captured, because the captures use {used} of {most} (--max-size); "
+                "no more captures"
+            )
+            return
+        self._n_captures += 1
+        ranks = _choose_ranks(view, n_ranks)
+        # Half of it is for the events, half for the operators.
+        share_bytes = left_bytes // (2 * (len(running) if ranks is None else len(ranks)))
+        request = send_request(self._run, _CAPTURED_STEPS, ranks, max_bytes=share_bytes)
+        self._open = (request, reason, time.monotonic() + _CAPTURE_TIMEOUT_S)
+        of_ranks = f" of {len(ranks)} of {len(running)} ranks (--max-size)" if ranks else ""
+        self.say(f"{reason}: capturing {request.n_steps} steps{of_ranks}")
 
     def _is_leader(self, processes: Sequence[Process]) -> bool:
         """Return whether the lowest rank runs on this host: one launcher decides for all."""
@@ -252,11 +286,41 @@ class Monitor:
         self._open = None
         for problem in wait_for(self._run, request, 0.0):
             self.say(problem)
-        recording = write_capture(self._run, request)
-        self.say(f"captured because {reason}: {recording.output}")
-        line = {"capture": request.folder.name, "time_s": time.time(), "reason": reason}
+        try:
+            recording = write_capture(self._run, request)
+        finally:  # a trace that cannot be written leaves the raw data
+            n_bytes = sum(map(bytes_of, (self.live.parent / request.folder.name, request.folder)))
+            self._n_bytes += n_bytes
+        size = format_bytes(n_bytes, SENTENCE_DIGITS)
+        self.say(f"captured because {reason}: {recording.output} ({size})")
+        line = {
+            "capture": request.folder.name,
+            "time_s": time.time(),
+            "reason": reason,
+            "size_bytes": n_bytes,
+        }
         with suppress(OSError), (self.live / CAPTURES).open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def bytes_of(folder: Path) -> int:
+    """Return the size of the files in a folder; 0 if there is none."""
+    with suppress(OSError):
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return 0
+
+
+def _choose_ranks(view: RunView, n_ranks: int) -> frozenset[int] | None:
+    """Return ``n_ranks`` running ranks, with the straggler; None if processes have no ranks."""
+    running = (rank.rank for rank in view.ranks if rank.state not in GONE)
+    known = sorted(rank for rank in running if rank is not None)
+    if len(known) <= n_ranks:
+        return None
+    places = np.linspace(0, len(known) - 1, n_ranks).round().astype(int)
+    chosen = [known[place] for place in places]
+    if view.straggler is not None and view.straggler.rank not in chosen:
+        chosen[-1] = view.straggler.rank
+    return frozenset(chosen)
 
 
 def live_environment(live: Path, request: RecordRequest, *, is_always: bool) -> Mapping[str, str]:
@@ -302,7 +366,8 @@ def record_live(
         )
         work_folder.write_notes(live, notes)
         request.say(f"watch the program with `traceprof watch {request.output}`")
-        monitor = Monitor(live, conditions, request.say, is_always)
+        max_bytes = request.bounds.max_bytes or _MAX_BYTES
+        monitor = Monitor(live, conditions, request.say, is_always, max_bytes)
         stack.callback(monitor.close)
         program = Program(grace_s=request.grace_s, say=request.say)
         code = run_recorded(

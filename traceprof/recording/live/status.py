@@ -55,6 +55,7 @@ class Header(msgspec.Struct, frozen=True):
 
     ``started_ns`` is ns since 1970, like ``offset_ns`` plus a monotonic time. ``pending`` is the
     oldest incomplete collective: (operator, start, number of incomplete calls).
+    ``tokens``: the number of last steps, and their tokens with padding (0: unknown).
     ``is_wait_unknown``: the time in which the process waits for other ranks is not measured.
     ``is_always``: of ``record --always``, whose hooks measure only steps and data loading.
     ``core_wait_ns``: for how long the training thread has waited for a core since it began.
@@ -75,6 +76,7 @@ class Header(msgspec.Struct, frozen=True):
     last_step_ns: int
     n_events: int = 0
     n_samples: float = 0
+    tokens: tuple[int, int] = (0, 0)
     rank: int | None = None
     world_size: int | None = None
     restart_count: str | None = None

@@ -46,6 +46,7 @@ class RankView:
     wait_ns: float | None
     phases_ns: dict[str, float]
     samples_per_s: float | None
+    tokens_per_s: float | None
     cpu_ratio: float | None
     memory_bytes: int | None
     device_bytes: int | None
@@ -106,6 +107,7 @@ class RunView:
     steps_per_s: float | None = None
     usual_ns: float | None = None
     samples_per_s: float | None = None
+    tokens_per_s: float | None = None
     shown: str = ""
     bars_ns: tuple[float, ...] = ()
     phases_ns: dict[str, float] = field(default_factory=dict)
@@ -141,7 +143,7 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
     slowest = max(running, key=lambda process: _rank_order(process, straggler), default=None)
     sizes = [size for process, _ in current if (size := process.header.world_size) is not None]
     known = {rank.rank for rank in ranks if rank.rank is not None}
-    rates = [rank.samples_per_s for rank in ranks if rank.samples_per_s and rank.state != "killed"]
+    training = [rank for rank in ranks if rank.state != "killed"]
     lowest = next((process for process, _ in current if process.header.metrics), None)
     return RunView(
         ranks=ranks,
@@ -149,7 +151,8 @@ def view_of(processes: Sequence[Process], n_damaged: int = 0) -> RunView:
         step_ns=_step_ns(slowest) if slowest else None,
         steps_per_s=_rates_of(slowest)[0] if slowest else None,
         usual_ns=_usual_ns(slowest) if slowest else None,
-        samples_per_s=sum(rates) if rates else None,
+        samples_per_s=_sum_of([rank.samples_per_s for rank in training]),
+        tokens_per_s=_sum_of([rank.tokens_per_s for rank in training]),
         shown=_label_of(slowest) if slowest else "",
         bars_ns=_bars_of(slowest.column("duration_ns")) if slowest else (),
         phases_ns=_phases_of(slowest) if slowest else {},
@@ -210,6 +213,7 @@ def _rank_view(process: Process, attempts: int) -> RankView:
         wait_ns=wait_ns if is_known else None,
         phases_ns=_phases_of(process) if has_steps else {},
         samples_per_s=_rates_of(process)[1],
+        tokens_per_s=_tokens_per_s(process),
         cpu_ratio=process.cpu_ratio,
         memory_bytes=header.memory_bytes,
         device_bytes=header.device_bytes[0] if header.device_bytes else None,
@@ -281,6 +285,19 @@ def _rates_of(process: Process) -> tuple[float | None, float | None]:
         return None, None
     samples = int(now[1:, 9].sum())
     return (len(now) - 1) * 1e9 / elapsed_ns, samples * 1e9 / elapsed_ns if samples > 0 else None
+
+
+def _tokens_per_s(process: Process) -> float | None:
+    """Return the tokens per second of the last steps, with padding; None if no tokens are known."""
+    (n_steps, n_tokens), steps_per_s = process.header.tokens, _rates_of(process)[0]
+    if n_steps <= 0 or n_tokens <= 0 or steps_per_s is None:
+        return None
+    return n_tokens / n_steps * steps_per_s
+
+
+def _sum_of(rates: Sequence[float | None]) -> float | None:
+    """Return the sum of the known rates; None if none is known."""
+    return sum(rate for rate in rates if rate) or None
 
 
 def _bars_of(durations: Rows) -> tuple[float, ...]:

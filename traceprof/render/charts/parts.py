@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import nan
 from typing import Final
 
 from traceprof.render.charts.svg import legend
@@ -17,13 +18,14 @@ _MIN_LABELED_RATIO: Final = 0.06
 
 
 def parts_bar(parts: Mapping[str, float]) -> str:
-    """Return one bar of the five parts with a legend; ``parts`` maps a part's key to its share."""
-    shares = {key: format_ratio(parts[key]) for key in PART_KEYS}
+    """Return one bar of the five parts with a legend; ``parts`` maps a known part to its share."""
+    parts = {key: parts.get(key, nan) for key in PART_KEYS}
+    shares = {key: format_ratio(ratio) for key, ratio in parts.items()}
     return f"{parts_legend(values=shares)}{bar_of_parts('GPU time', parts)}"
 
 
 def bar_of_parts(title: str, parts: Mapping[str, float]) -> str:
-    """Return one bar; ``parts`` maps a part's key to its share. ``title`` is plain text."""
+    """Return one bar; ``parts`` maps each part to its share, or NaN. ``title`` is plain text."""
     labels = {key: f"{category_of(key).label} {format_ratio(parts[key])}" for key in PART_KEYS}
     pieces = "".join(
         f'<i style="width:{100 * parts[key]:.3f}%;background:var(--{key});'

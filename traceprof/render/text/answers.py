@@ -104,7 +104,7 @@ def _sections(
             more = tuple(table for table in more if table.name in options.tables)
         elif has_views and name in _WITHOUT_TABLES:
             more = ()
-        else:
+        elif not section.is_explained:
             empty = "none" if isinstance(document, Comparison) else "no data in this window"
             yield table_view(section.table, rows, options, empty)
         for table in more:

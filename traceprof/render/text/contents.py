@@ -114,6 +114,8 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
     recorded = {name: count for name, count in contents.rows.items() if count is not None}
     counts = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
     yield "recorded", ", ".join(counts) or "nothing"
+    if info.unread:
+        yield "not read", ", ".join(info.unread)
     for name in ("kernels", "ranges"):
         if name not in recorded:
             yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"

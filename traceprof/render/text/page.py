@@ -74,10 +74,11 @@ def stacked_bar(
 ) -> Iterator[Text]:
     """Yield a bar of the five parts, then lines with the names and shares of its parts.
 
-    ``parts`` maps a part's key to its share; shares that would be printed as 0.0% are left out.
+    ``parts`` maps a known part to its share; shares that would be printed as 0.0% are left out.
     ``idle`` maps each cause of idle time to its share; the bar shows the names of the causes.
     """
-    shares = [0.0 if parts[part.key] < MIN_REST_RATIO else parts[part.key] for part in PART_STYLES]
+    known = [parts.get(part.key, 0.0) for part in PART_STYLES]
+    shares = [0.0 if ratio < MIN_REST_RATIO else ratio for ratio in known]
     yield Text(" " * (_LABEL_WIDTH - 2)) + _bar(shares, width - _LABEL_WIDTH, idle)
     line = Text(" " * _LABEL_WIDTH)
     for part, ratio in zip(PART_STYLES, shares, strict=True):
@@ -99,10 +100,11 @@ def _shares(row: Row) -> list[float]:
 def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None = None) -> Text:
     """Return a bar of ``width`` cells; every part with a share above 0 gets at least one cell.
 
-    The bar is blank if a share is unknown.
+    An unknown share has no cells. The bar is blank if no share is known.
     """
-    if not all(map(is_known, shares)):
+    if not any(map(is_known, shares)):
         return Text(" " * (2 + width))
+    shares = [share if is_known(share) else 0.0 for share in shares]
     cells = [max(1, round(width * share)) if share else 0 for share in shares]
     cells[cells.index(max(cells))] += width - sum(cells)
     bar = Text("  ")

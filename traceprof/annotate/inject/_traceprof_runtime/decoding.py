@@ -1,4 +1,4 @@
-"""Counts generated sequences and tokens: of the results of calls, and of passes that decode."""
+"""Counts sequences and tokens: of the results of calls, of passes that decode, and of training."""
 
 MIN_DECODED = 4  # passes; fewer may be batches that happen to grow
 _CACHES = ("past_key_values", "past", "cache", "kv_cache", "cache_params")
@@ -115,3 +115,25 @@ def token_shape(torch, args, kwargs):
     if tensor.dim() == 1:
         return 1, tensor.shape[0]
     return tuple(tensor.shape) if tensor.dim() == 2 and tensor.shape[1] else None
+
+
+def count_trained(torch, module, args, kwargs, output):
+    """Return the number of tokens, with padding, that a training pass reads; 0 if unknown.
+
+    Integers of shape batch × length are tokens if they are ``input_ids``, or if the output has one
+    vector for each of them. An embedding that the program calls by itself may embed other things.
+    """
+    try:
+        shape = token_shape(torch, args, kwargs)
+        if shape is None:
+            return 0
+        if kwargs.get("input_ids") is None:
+            first = output[0] if isinstance(output, tuple) else output
+            if not isinstance(first, torch.Tensor):
+                first = first.logits
+            is_known = first.dim() == 3 and tuple(first.shape[:2]) == shape
+            if not is_known or isinstance(module, torch.nn.Embedding):
+                return 0
+        return shape[0] * shape[1]
+    except Exception:  # objects of the program
+        return 0

@@ -19,8 +19,9 @@ import functools
 import threading
 import weakref
 
-from . import gradients, hook_loading, hook_rollouts, session, settings, steps
+from . import gradients, hook_environments, hook_loading, hook_rollouts, session, settings, steps
 from .compiling import get_is_compiling, is_compiled_graph, is_tracing
+from .decoding import count_trained
 from .replaced import replace
 
 local = threading.local()  # depth: number of open module calls on this thread
@@ -36,6 +37,7 @@ def install_modules(torch):
     is_compiling = get_is_compiling(torch)
     is_grad_enabled = torch.is_grad_enabled
     layers = Layers(torch, original) if settings.LAYER_DEPTH else None
+    call_outermost = _counting_tokens(torch, original) if settings.LIVE else original
 
     def __call__(self, *args, **kwargs):
         # Most calls are those of inner modules.
@@ -53,6 +55,8 @@ def install_modules(torch):
             return original(self, *args, **kwargs)
         name = phase_of(self, has_gradients)
         name = hook_rollouts.begin_pass(torch, self, args, kwargs, name)
+        if name == "eval":
+            hook_environments.find_environments(torch)
         steps.begin_forward(may_train=name == "forward")
         emitter = session.emitter()
         emitter.push(name, steps.number)
@@ -60,7 +64,7 @@ def install_modules(torch):
             layers.find_names(self)
         state["depth"] = 1
         try:
-            return original(self, *args, **kwargs)
+            return call_outermost(self, *args, **kwargs)
         finally:
             state["depth"] = 0
             emitter.pop()
@@ -68,6 +72,22 @@ def install_modules(torch):
             steps.end_forward()
 
     replace(torch.nn.Module, "__call__", __call__)
+
+
+def _counting_tokens(torch, original):
+    """Return ``original``; with gradients, it counts tokens in the live status."""
+    from .live import status
+
+    tensor, is_grad_enabled = torch.Tensor, torch.is_grad_enabled
+
+    def call(module, *args, **kwargs):
+        output = original(module, *args, **kwargs)
+        has_floats = args and type(args[0]) is tensor and args[0].is_floating_point()
+        if not has_floats and is_grad_enabled():  # the usual case is decided fast
+            status.emitter.step_tokens += count_trained(torch, module, args, kwargs, output)
+        return output
+
+    return call
 
 
 def phase_of(module, has_gradients):

@@ -4,8 +4,8 @@ Four sources name them:
 
 - Calls of libraries: ``generate`` of transformers, vLLM, and SGLang, and the timers that TRL, verl,
   NeMo-RL, and slime put around their phases.
-- Steps of environments: a rollout lasts from the first pass without gradients after an update to
-  the last step of the environment.
+- Steps of environments, and actions (`hook_environments`): a rollout lasts from the first pass
+  without gradients after an update to the last step of the environment.
 - Training passes after a rollout: an update lasts from the first pass, or the reset of gradients,
   to the last optimizer step before the next pass without gradients.
 - Forward passes without gradients that decode: each call has one more token than the previous one,
@@ -20,6 +20,7 @@ tokens include the padding of sequences that ended early.
 import asyncio
 import functools
 import inspect
+import math
 import threading
 
 from . import session, steps
@@ -39,18 +40,20 @@ from .rollout_calls import (
     RUNNING,
     TIMED,
     TIMERS,
+    UNUSED,
     UPDATE,
     USED,
+    phase_of_scores,
 )
 
+_MAX_EPOCHS = 16  # over the sequences of a rollout
 _MAX_LENGTH_DIFFERENCE = 2  # log-probabilities shift the sequences by one token
-_MODELS_OF_REWARDS = ("Reward", "SequenceClassification")
-_MODELS_OF_VALUES = ("Value", "Critic", "TokenClassification")
 
 # open_calls: number of open calls that generate. decoded: a `Sequence`. finished: number and length
 # of the last generated sequences. update: [start, end] of the open update. rollout: [start, end,
 # whether an environment made a step] since the last training pass. learns: whether a rollout
-# preceded the first optimizer step. counted: what the calls within an open generation generated.
+# preceded the first optimizer step. n_trained: number of other sequences in training passes since
+# the last generation. counted: what the calls within an open generation generated.
 # pass: phase, start, and end of the last pass without gradients, until something else begins.
 local = threading.local()
 
@@ -60,7 +63,7 @@ def install_rollouts(torch):
     session.at_end(end_spans)
     for block in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
         replace(block, "__exit__", _wrap_exit(torch, block.__exit__))
-    wraps = {"gymnasium": [functools.partial(_wrap_make, torch)], ENGINE_STEPS[0]: [_wrap_engine]}
+    wraps = {ENGINE_STEPS[0]: [_wrap_engine]}
     for (module, owner, function), phase in CALLS.items():
         wrap = functools.partial(_wrap_call, torch, owner, function, phase)
         wraps.setdefault(module, []).append(wrap)
@@ -104,28 +107,14 @@ def _mark_running(n):
         session.emitter().mark(RUNNING, n)
 
 
-def _wrap_make(torch, gymnasium):
-    """Wrap ``gymnasium.make``: the outermost of the wrappers that it returns steps in a range."""
-    original = gymnasium.make
-
-    @functools.wraps(original)
-    def make(*args, **kwargs):
-        environment = original(*args, **kwargs)
-        if session.active:
-            environment.step = _in_phase(torch, environment.step, ENVIRONMENT)
-        return environment
-
-    replace(gymnasium, "make", make)
-
-
 def _wrap_call(torch, owner, function, phase, module):
     owner = getattr(module, owner, None)
     original = getattr(owner, function, None)
     if original is not None and not inspect.iscoroutinefunction(original):
-        replace(owner, function, _in_phase(torch, original, phase))
+        replace(owner, function, in_phase(torch, original, phase))
 
 
-def _in_phase(torch, original, phase):
+def in_phase(torch, original, phase):
     """Return ``original`` with a range of a phase around each call."""
 
     @functools.wraps(original)
@@ -177,7 +166,7 @@ def _count(emitter, outer, counted):
 
 
 def _mark_generated(emitter, n_sequences, n_tokens, length):
-    local.finished = (n_sequences, length)
+    local.finished, local.n_trained = (n_sequences, length), 0
     if n_sequences:
         emitter.mark("generated.sequences", n_sequences)
         emitter.mark("generated.tokens", n_tokens)
@@ -300,7 +289,7 @@ def _phase_of_pass(torch, module, args, kwargs):
     if shape is None:
         return "eval"
     if _is_whole_sequence(shape):
-        phase = _phase_of_scores(type(module).__name__)
+        phase = phase_of_scores(type(module).__name__)
         if last is not None and last[0] == phase:
             _extend_pass(*last)
         return phase
@@ -319,13 +308,6 @@ def _is_decoded(decoded, module, shape, kwargs):
     if decoded.n_passes >= MIN_DECODED:
         _mark_running(shape[0])
     return True
-
-
-def _phase_of_scores(kind):
-    """Return the phase of a pass over generated sequences, by the class of the model."""
-    if any(word in kind for word in _MODELS_OF_VALUES):
-        return "eval"
-    return REWARD if any(word in kind for word in _MODELS_OF_REWARDS) else LOGPROBS
 
 
 def end_pass():
@@ -400,13 +382,23 @@ def begin_training():
 
 
 def _note_learning(torch, args, kwargs):
-    """Record an empty range for the analysis if a training pass reads generated sequences."""
-    if local.__dict__.get("finished", (0, 0))[1]:
-        shape = token_shape(torch, args, kwargs)
-        if shape is not None and _is_whole_sequence(shape):
-            emitter = session.emitter()
-            emitter.push(USED, steps.number)
-            emitter.pop()
+    """Record an empty range if training passes read generated sequences, or many more others."""
+    state = local.__dict__
+    n_sequences, length = state.get("finished", (0, 0))
+    shape = token_shape(torch, args, kwargs) if length else None
+    if shape is None:
+        return
+    mark = USED
+    if not _is_whole_sequence(shape):
+        state["n_trained"] = state.get("n_trained", 0) + shape[0]
+        if state["n_trained"] <= _MAX_EPOCHS * n_sequences:
+            return
+        mark, state["learns"] = UNUSED, False
+        state.pop("update", None)
+    state["n_trained"] = -math.inf
+    emitter = session.emitter()
+    emitter.push(mark, steps.number)
+    emitter.pop()
 
 
 def begin_optimizer():
@@ -420,6 +412,13 @@ def end_training():
     update = local.__dict__.get("update")
     if update is not None:
         update[1] = time_ns()
+
+
+def note_action(is_new=True):
+    """Note that the program acts on a pass without gradients; if not ``is_new``, it has acted."""
+    state = local.__dict__
+    if "rollout" in state and "decoded" not in state and (is_new or state["rollout"][2]):
+        _extend_rollout(is_new)
 
 
 def _extend_rollout(has_environment=False):

@@ -221,12 +221,12 @@ class _Windows:
 
     @leave_out
     def stop(self):
-        """Close the open window, if any, and write it."""
+        """Close the open window, if any, and write it; return its path, "" without a file."""
         if self._stop_at is None:
-            return
+            return ""
         is_by_time = self._stop_at is _BY_TIME
         self._stop_at = None
-        n_bytes = 0
+        n_bytes, written = 0, ""
         emitter, token = self._open_range
         emitter.end(token)
         emitter.push("traceprof.window.stop", steps.number)
@@ -234,9 +234,10 @@ class _Windows:
             result = self._torch.autograd._disable_profiler()
             path = self._new_path()
             result.save(path + ".tmp")
+            del result  # freeing a large window takes time that is no part of a step
             os.replace(path + ".tmp", path)
             self._n_windows += 1
-            n_bytes = os.path.getsize(path)
+            n_bytes, written = os.path.getsize(path), path
             self._n_written_bytes += n_bytes
         except Exception as error:
             complain("a recording of operators was lost", error)
@@ -246,6 +247,7 @@ class _Windows:
             self._next_start = self._next_start_after(n_bytes)
         elif self._is_limit_reached():
             self._next_start = _NEVER
+        return written
 
     def _new_path(self):
         """Return an unused path for a window; a previous program (exec) may have written some."""

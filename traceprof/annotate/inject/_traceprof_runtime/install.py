@@ -16,6 +16,7 @@ _HOOKS = (  # (name in TRACEPROF_DISABLE, module with the function install_NAME)
     ("modules", "hook_passes"),
     ("backward", "hook_passes"),
     ("rollouts", "hook_rollouts"),
+    ("environments", "hook_environments"),
     ("optimizer", "hook_optimizers"),
     ("collectives", "hook_collectives"),
     ("copies", "hook_calls"),

@@ -69,6 +69,7 @@ class LiveEmitter:
         self.n_steps = self.n_events = self.n_samples = 0
         self.pending = {}  # token -> (operator, start) of collectives that are not complete
         self.metrics = {}
+        self.tokens, self.step_tokens = collections.deque(maxlen=20), 0  # of the last steps
         # With NCCL, the host does not wait for other ranks.
         self.is_wait_unknown = settings.ALWAYS
         self.training_thread = self.training_id = None
@@ -179,7 +180,7 @@ class LiveEmitter:
             self._previous_start_ns = self._start_ns
             self._start_ns = monotonic_ns()
             self._times = [0] * len(_PHASES)
-            self._step_samples = self._wait_ns = self._n_calls = 0
+            self._step_samples = self._wait_ns = self._n_calls = self.step_tokens = 0
 
     def begin_training(self):
         """Note that this thread trains."""
@@ -222,6 +223,7 @@ class LiveEmitter:
             )
             self.n_steps += 1
             self.n_samples += self._step_samples
+        self.tokens.append(self.step_tokens)
         self.last_step_ns = end_ns
 
 
@@ -308,7 +310,7 @@ class Status:
     def _status(self, n_steps):
         """Return the text of the header as a dictionary; times are monotonic unless noted."""
         emitter, now = self.emitter, monotonic_ns()
-        stack = list(emitter.training_stack)
+        stack, tokens = list(emitter.training_stack), list(emitter.tokens)
         quiet_ns = now - emitter.last_step_ns
         is_quiet = quiet_ns > max(_STALL_NS, _STALL_STEPS * self.periods.median_ns)
         pending = sorted(emitter.pending.copy().values(), key=lambda call: call[1])
@@ -317,7 +319,7 @@ class Status:
             "version": VERSION,
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "boot": _boot(),
+            "boot": clock.boot(),
             "rank": rank,
             "world_size": world_size,
             "restart_count": os.environ.get("TORCHELASTIC_RESTART_COUNT"),
@@ -327,6 +329,7 @@ class Status:
             "n_steps": n_steps,
             "n_events": emitter.n_events,
             "n_samples": emitter.n_samples,
+            "tokens": [len(tokens), sum(tokens)],  # steps, and their tokens
             "last_step_ns": emitter.last_step_ns,
             "phase": str(stack[-1][0])[:_MAX_NAME_LENGTH] if stack else "",
             "phase_since_ns": stack[-1][1] if stack else 0,
@@ -423,15 +426,6 @@ def _device_bytes():
     if cuda is None or not cuda.is_initialized():
         return None
     return [cuda.memory_allocated(), cuda.memory_reserved()]
-
-
-def _boot():
-    """Return the id of this boot of the machine: equal ids mean equal monotonic clocks."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip() + os.readlink("/proc/self/ns/time")
-    except OSError:
-        return ""
 
 
 status = None

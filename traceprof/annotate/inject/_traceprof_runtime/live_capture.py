@@ -5,6 +5,9 @@ of the live status reads it; the training loop reads no file. At the requested s
 records like a recording that began there: its events in a spool, its operators and GPU activity in
 one window of torch's profiler (or its GPU activity with CUPTI), all in the folder ``capture-N`` of
 the request. The status of this process shows the progress.
+
+A request can limit the size: of the spool, and of the windows. The first step is then a window of
+its own. Its size shows how many more steps have room.
 """
 
 import json
@@ -35,7 +38,10 @@ class Captures:
         self._windows = None
         self._stamp = None  # (time, size, inode) of the last request file that was read
         self._last_id = 0
-        self._wanted = None  # (id, first step, number of steps, whether to use CUPTI)
+        self._wanted = None  # the request that comes next; see `parse_request`
+        self._max_bytes = settings.MAX_BYTES  # of captures whose request has no limit
+        self._n_window_bytes = 0  # of the open capture
+        self._first_end = None  # the step at which the size of the first step is known
         self._problem = ""  # why a part of the open capture is missing
         self._end = None  # the step at which the open capture ends
 
@@ -53,19 +59,19 @@ class Captures:
                 return
             with open(path, "rb") as file:
                 request = parse_request(file.read(_MAX_REQUEST_BYTES))
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return  # no request, or a damaged one
         self._stamp = stamp
-        number, first, n_steps, ranks, is_cupti = request
+        number, ranks = request["id"], request["ranks"]
         if number <= self._last_id or (ranks is not None and live.find_rank()[0] not in ranks):
             return
         self._last_id = number
         self._set_state("waiting")
-        self._wanted = (number, first, n_steps, is_cupti)
+        self._wanted = request
 
     def forget(self):
         """Forget the requests of the parent in a forked process."""
-        settings.DIRECTORY = self._directory
+        self._restore_settings()
         self._wanted = self._end = None
         self._status.capture = {}
 
@@ -74,19 +80,23 @@ class Captures:
         if self._end is not None:
             if number >= self._end:
                 self.stop()
-        elif self._wanted is not None and number >= self._wanted[1]:
+            elif number == self._first_end:
+                self._shorten(number)
+        elif self._wanted is not None and number >= self._wanted["first"]:
             self._begin(number)
 
     def _begin(self, number):
         """Begin the requested capture; a failure is reported and does not reach the program."""
-        request, _, n_steps, is_cupti = self._wanted
-        self._wanted = None
-        folder = os.path.join(self._directory, "capture-%d" % request)
+        request, self._wanted = self._wanted, None
+        n_steps, is_cupti = request["steps"], request["with"] == "cupti"
+        folder = os.path.join(self._directory, "capture-%d" % request["id"])
         if not os.path.isdir(folder):
             self._set_state("failed", "the folder of the capture does not exist")
             return
         settings.DIRECTORY = folder
+        settings.MAX_BYTES = request["max_bytes"] or self._max_bytes
         self._end = number + n_steps
+        self._n_window_bytes, self._first_end = 0, None
         self._set_state("recording", steps=[number, number + n_steps - 1])
         try:
             rank, world_size = live.find_rank()
@@ -94,13 +104,41 @@ class Captures:
             session.begin_capture()
             self._problem = hook_devices.record_on_request(folder) if is_cupti else ""
             if self._windows is not None and not is_cupti:
+                self._first_end = number + 1 if settings.MAX_BYTES else None
                 self._windows.open_for(number, n_steps)
         except Exception as error:
             complain("the capture failed", error)
             self._end = None
             session.close_capture()
-            settings.DIRECTORY = self._directory
+            self._restore_settings()
             self._set_state("failed", repr(error)[:200])
+
+    def _shorten(self, number):
+        """End the window of the first step; record only as many more steps as have room."""
+        n_bytes = self._stop_window()
+        if not n_bytes:  # lost, or the program has started its own profiler
+            return
+        n_left = self._end - number
+        n_more = max(0, settings.MAX_BYTES - n_bytes) // n_bytes
+        if n_more < n_left and not self._problem:
+            counts = (n_more + 1, n_left + 1)
+            self._problem = "recorded %d of %d steps because of --max-size" % counts
+        if n_more:
+            self._end = number + min(n_more, n_left)
+            self._windows.open_for(number, n_left)
+        else:
+            self.stop()
+
+    def _stop_window(self):
+        """Write the open window, and remove it if it exceeds the limit; return its size."""
+        path = self._windows.stop()
+        n_bytes = os.path.getsize(path) if path else 0
+        self._n_window_bytes += n_bytes
+        if n_bytes and 0 < settings.MAX_BYTES < self._n_window_bytes:
+            os.unlink(path)
+            self._n_window_bytes -= n_bytes
+            self._problem = "operators removed because of --max-size"
+        return n_bytes
 
     def stop(self):
         """End the open capture, if any."""
@@ -110,7 +148,7 @@ class Captures:
         try:
             hook_devices.end_request()
             if self._windows is not None:
-                self._windows.stop()
+                self._stop_window()
             counts = session.spool().counts()
             session.close_capture()
             self._set_state("done", error=_problem_of(counts) or self._problem)
@@ -118,7 +156,10 @@ class Captures:
             complain("the capture failed", error)
             self._set_state("failed", repr(error)[:200])
         finally:
-            settings.DIRECTORY = self._directory
+            self._restore_settings()
+
+    def _restore_settings(self):
+        settings.DIRECTORY, settings.MAX_BYTES = self._directory, self._max_bytes
 
     def _set_state(self, state, error="", **more):
         """Show the state of the current request in the status of this process."""
@@ -133,18 +174,20 @@ def _problem_of(counts):
 
 
 def parse_request(data):
-    """Return (id, first step, number of steps, ranks or None, with CUPTI) of a request.
+    """Return a request: id, first, steps, max_bytes (0: no limit), ranks (None: all), and with.
 
     Raises:
-        ValueError, LookupError, TypeError: the text is not a request.
+        ValueError, LookupError, TypeError, AttributeError: the text is not a request.
     """
-    request = json.loads(data.decode())
-    number, first, n_steps = (int(request[name]) for name in ("id", "first", "steps"))
-    if number < 1 or first < 0 or not 0 < n_steps <= _MAX_STEPS:
+    found = json.loads(data.decode())
+    request = {name: int(found[name]) for name in ("id", "first", "steps")}
+    request["max_bytes"] = int(found.get("max_bytes") or 0)
+    if min(request.values()) < 0 or not request["id"] or not 0 < request["steps"] <= _MAX_STEPS:
         raise ValueError("numbers of a request are out of range")
-    ranks = request.get("ranks")
-    chosen = None if ranks is None else {int(rank) for rank in ranks}
-    return number, first, n_steps, chosen, request.get("with") == "cupti"
+    ranks = found.get("ranks")
+    request["ranks"] = None if ranks is None else {int(rank) for rank in ranks}
+    request["with"] = found.get("with")
+    return request
 
 
 captures = None

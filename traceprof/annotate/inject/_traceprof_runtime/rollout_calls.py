@@ -2,7 +2,10 @@
 
 GENERATION, LOGPROBS, REWARD, WEIGHTS = "generation", "logprobs", "reward", "weight_sync"
 ADVANTAGE, ENGINE, UPDATE, ENVIRONMENT = "advantage", "sleep_wake", "update", "environment"
-ROLLOUT, USED, RUNNING = "rollout", "rollout.used", "generation.running"
+ROLLOUT, USED, UNUSED = "rollout", "rollout.used", "rollout.unused"
+RUNNING = "generation.running"
+_MODELS_OF_REWARDS = ("Reward", "SequenceClassification")
+_MODELS_OF_VALUES = ("Value", "Critic", "TokenClassification")
 ENGINE_STEPS = ("vllm.v1.engine.llm_engine", "LLMEngine", "step")
 
 _OPENRLHF = "openrlhf.trainer."
@@ -133,3 +136,10 @@ TIMED = {
     "total_validation_time": "eval",
     "eval": "eval",
 }
+
+
+def phase_of_scores(kind):
+    """Return the phase of a pass over generated sequences, by the class of the model."""
+    if any(word in kind for word in _MODELS_OF_VALUES):
+        return "eval"
+    return REWARD if any(word in kind for word in _MODELS_OF_REWARDS) else LOGPROBS

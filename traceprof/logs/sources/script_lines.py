@@ -1,0 +1,219 @@
+"""Read lines such as ``step 10 loss 2.31 time 120.5ms tok/s 135000`` that scripts print per step.
+
+A line counts if it names its step and at least one loss, rate, or duration. Names and units are
+those of ``columns.toml``. Other numbers of the line are ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from traceprof.logs.cells import (
+    TypedMeasure,
+    measure_by_name,
+    measure_by_unit,
+    plain_name,
+    unit_named,
+)
+from traceprof.logs.gathered import LogPoint
+from traceprof.logs.lines import LogLine
+from traceprof.logs.source import LogReader, number
+from traceprof.model.results import Unit
+
+_NUMBER: Final = r"[-+]?+\d[\d,]*+(?:\.\d++)?+(?:e[-+]?+\d{1,3}+)?+"
+_KEY: Final = r"[A-Za-z_][\w./@%]*+(?:\([a-zµ/]{1,12}+\))?+"
+_UNIT: Final = (
+    r"[a-zA-Zµ]{1,12}+(?:\s?/\s?(?:s|sec|second|it|iter|step|batch)s?+)"
+    r"(?:/(?:gpu|GPU|device|rank|worker))?+|ms|msec|secs?|seconds?|us|µs|s|min|%"
+)
+_PAIR: Final = re.compile(
+    rf"(?:(?<![\w./@%])(?P<key>{_KEY}(?:[ _-]{_KEY}){{0,2}}+)[\"']?+\s{{0,8}}+[:=]?+\s{{0,8}}+)?+"
+    rf"[\[(\"']?+(?<![\w.])(?P<value>{_NUMBER})(?:\s?/\s?(?P<total>\d++))?+"
+    rf"(?:\s?+(?P<unit>{_UNIT})(?![\w/])(?!\s?+[:=]?+\s?+[-+]?+\d))?+(?P<colon>:\s)?+"
+)
+"""The name, value, and unit of a number. A unit before another number is that number's name."""
+_STEPS: Final = frozenset(
+    {"step", "global_step", "train_step", "training_step", "iter", "iteration", "it", "update"}
+)
+_STEPS_OF_EPOCHS: Final = frozenset({"batch", "step", "iter", "iteration", "it"})
+_GLOBAL: Final = frozenset({"global_step"})
+_ALIASES: Final = {
+    "took": "step_time",
+    "dt": "step_time",
+    "acc": "train_top1",
+    "val_acc": "top1",
+    "val_accuracy": "top1",
+    "gnorm": "grad_norm",
+    "data_time": "data",
+}
+_OF_EVALUATION: Final = frozenset({"val", "valid", "validation", "eval", "test"})
+_OF_TRAINING: Final = frozenset(
+    {*("train", "training", "batch", "avg", "average", "mean"), *("total", "tot", "lm", "running")}
+)
+"""Words before "loss"; other losses are parts of it."""
+_STORED: Final = frozenset(
+    {"grad_norm", "mfu_ratio", "top1", "top5", "train_top1", "step_period_ns", "data_ns"}
+)
+_MAX_LATER: Final = 2_000
+"""Number of durations without a meaning that are kept until the end of the log."""
+_HALF_A_DAY_S: Final = 43_200.0
+_CLOCK: Final = re.compile(r"^\W{0,2}(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d(?:[.,]\d{1,6}+)?+)\b")
+
+
+class _Quantity(NamedTuple):
+    """A number of a line with its plain name; ``total`` follows after a slash."""
+
+    name: str
+    value: float
+    unit: str
+    total: int | None
+    is_heading: bool = False
+    """Whether it is "Batch 100:"; a colon after the word would mean a size of batches."""
+
+
+class ScriptLinesReader(LogReader):
+    """Read lines that name a step, and losses, rates, or durations."""
+
+    def begin(self) -> None:
+        """Reset the state at the start of a log or run."""
+        self.clock_s = math.nan
+        self.is_global, self.in_epoch, self.last_epoch = False, 0.0, math.nan
+        self.durations: list[tuple[LogPoint, float]] = []
+        self.has_pace = False
+
+    def read(self, line: LogLine) -> None:
+        """Store the values of a line that names its step."""
+        quantities = quantities_of(line.text)
+        epoch = next((q.value for q in quantities if q.name == "epoch"), math.nan)
+        names = _STEPS if math.isnan(epoch) else _STEPS | _STEPS_OF_EPOCHS
+        step = next(
+            (q for q in quantities if q.value >= 0 and (q.name in names or q.is_heading)), None
+        )
+        if step is None or step.value % 1 or step.unit:
+            return
+        values: dict[str, tuple[TypedMeasure, _Quantity]] = {}
+        for quantity in quantities:
+            measure = _measure_of(quantity)
+            if measure is not None:  # of several means, the first one is of the fewest steps
+                values.setdefault(measure.name, (measure, quantity))
+        lengths = [q.value * _ns_of(q) for q in quantities if q.name == "time" and _ns_of(q)]
+        if not values and not lengths:
+            return
+        point = self._point(step, epoch, line)
+        for measure, quantity in values.values():
+            self.has_pace |= measure.name == "step_period_ns" or "_per_s" in measure.name
+            if measure.assumed:
+                text = "{name} has no unit in the log; traceprof assumes {unit}"
+                self.run.say(text, name=quantity.name, unit=measure.assumed)
+            over = "run" if measure.name.startswith(("val_", "top")) else "interval"
+            value = quantity.value * measure.times
+            name = measure.name.removesuffix(f"_per_{measure.scope}")
+            self.note(name, value, point, scope=measure.scope, over=over)
+        if lengths and len(self.durations) < _MAX_LATER:
+            self.durations.append((point, lengths[0]))
+
+    def _point(self, step: _Quantity, epoch: float, line: LogLine) -> LogPoint:
+        """Return the position of a line; steps may count from the start of their epoch."""
+        at_s, rank = self.at_s(line), line.rank
+        if math.isnan(at_s) and (clock := _CLOCK.match(line.text)):
+            at_s = self._since_midnight(clock)
+        is_whole = math.isfinite(epoch) and epoch % 1 == 0
+        before, self.last_epoch = self.last_epoch, epoch
+        if is_whole and step.name not in _GLOBAL and not self.is_global:
+            if epoch == before + 1 and step.value > self.in_epoch:
+                self.is_global = True  # the count goes on in the next epoch
+            else:
+                self.in_epoch = step.value
+                texts = {"_n": str(int(step.value))}
+                texts |= {"_total": str(step.total)} if step.total else {}
+                at, epochs = self._place_in_epoch(texts, int(epoch), rank)
+                return LogPoint(at, epochs, at_s)
+        self.book.position(step.value, epoch if is_whole else 0.0, rank)
+        self.step = step.value
+        return LogPoint(step.value, epoch, at_s)
+
+    def _since_midnight(self, clock: re.Match[str]) -> float:
+        """Return a time of day in seconds; days are added where it falls by half a day or more."""
+        seconds = 3600 * int(clock["h"]) + 60 * int(clock["min"])
+        at_s = seconds + float(clock["s"].replace(",", "."))
+        while self.clock_s - at_s > _HALF_A_DAY_S:
+            at_s += 2 * _HALF_A_DAY_S
+        self.clock_s = at_s
+        return at_s
+
+    def end(self) -> None:
+        """Store durations called "time" if they are those of a step; say so if they may not be."""
+        found, has_pace = self.durations, self.has_pace
+        values = [ns for _, ns in found]
+        if has_pace or not found or (len(values) > 2 and values == sorted(set(values))):
+            self.begin()  # known otherwise, or times since the start
+            return
+        gaps = {b.step - a.step for (a, _), (b, _) in pairwise(found)}
+        if gaps <= {1.0}:
+            for point, ns in found:
+                self.note("step_period_ns", ns, point, scope="run", over="interval")
+        else:
+            text = 'the log prints a "time" every {n:count} steps, of one step or of all of them; '
+            self.run.say(text + "traceprof ignores it", n=max(gaps))
+        self.begin()
+
+
+def quantities_of(text: str) -> list[_Quantity]:
+    """Return the numbers of a line with their names and units, in order."""
+    found = []
+    for match in _PAIR.finditer(text):
+        value = number(match["value"])
+        if value is None or not (match["key"] or match["unit"]):
+            continue
+        total = None if match["total"] is None else int(match["total"][:15])
+        name = _name_of(match["key"] or "")
+        is_heading = name == "batch" and match["colon"] is not None
+        found.append(_Quantity(name, value, match["unit"] or "", total, is_heading))
+    return found
+
+
+def _name_of(key: str) -> str:
+    """Return the plain name of up to three words: the longest end of them that has a meaning."""
+    words = key.split(" ")
+    names = [plain_name(" ".join(words[first:])) for first in range(len(words))]
+    known = (name for name in names if _is_known(name))
+    return next(known, names[-1])
+
+
+def _is_known(name: str) -> bool:
+    return (
+        name in _STEPS
+        or name in _STEPS_OF_EPOCHS
+        or name in ("epoch", "time")
+        or name in _ALIASES
+        or measure_by_name(name, ()) is not None
+    )
+
+
+def _measure_of(quantity: _Quantity) -> TypedMeasure | None:
+    """Return what a number measures, if it is worth storing."""
+    name = _ALIASES.get(quantity.name, quantity.name)
+    if quantity.name in _STEPS_OF_EPOCHS and not quantity.unit:
+        return None
+    *words, last = name.split("_")
+    if last == "loss" and {*words} <= _OF_TRAINING | _OF_EVALUATION:
+        is_evaluated = not _OF_EVALUATION.isdisjoint(words)
+        return TypedMeasure("val_loss" if is_evaluated else "loss", Unit.NUMBER)
+    unit = unit_named(quantity.unit, name) if quantity.unit else None
+    found = (
+        measure_by_name(name, (quantity.value,))
+        if unit is None
+        else measure_by_unit(name, unit.kind, unit.times, (quantity.value,))
+    )
+    if found is not None and (found.name in _STORED or "_per_s" in found.name):
+        return found
+    return TypedMeasure(name, Unit.NUMBER) if name == "grad_norm" else None
+
+
+def _ns_of(quantity: _Quantity) -> float:
+    """Return the ns of the unit of a duration; 0 without one."""
+    unit = unit_named(quantity.unit, "time") if quantity.unit else None
+    return unit.times if unit is not None and unit.kind == "ns" else 0.0
