@@ -26,6 +26,7 @@ from traceprof.render.charts.memory import (
 )
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.parts import parts_bar
+from traceprof.render.charts.svg import scrolling
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_prose, html_sentence, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
@@ -144,9 +145,9 @@ def render_html(document: Answered, options: Options, runs: Sequence[Summary] = 
     warnings = html_list([*head.warnings, *head.lost, *head.remarks])
     pace = pace_chart(runs) if runs else ""
     body = [
-        _card("Pace", _scrolling("Pace", pace)) if pace else "",
+        _card("Pace", scrolling("Pace", pace)) if pace else "",
         *(
-            _card(section.title, _scrolling(section.title, charts[section.name]))
+            _card(section.title, scrolling(section.title, charts[section.name]))
             for section in sections
             if section.name in charts
         ),
@@ -158,12 +159,6 @@ def render_html(document: Answered, options: Options, runs: Sequence[Summary] = 
     styles += [curves_style()] if pace else []
     script = memory_script() + flame_script() if MEMORY_NAME in document.results else ""
     return write_document(title, f"{top}<main>{''.join(body)}</main>", styles, script=script)
-
-
-def _scrolling(title: str, chart: str) -> str:
-    """Return a chart that scrolls in a narrow window, so that its text stays readable."""
-    label = html_text(title)
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
 
 
 def _card(title: str, html: str) -> str:

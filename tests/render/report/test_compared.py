@@ -119,7 +119,7 @@ def test_the_pair_of_steps_is_the_most_typical_of_both_sides() -> None:
     assert pair.label == "step 2"
     assert pair.spans == ((20 * MS, 30 * MS), (23 * MS, 35 * MS))
     # The axis begins with the 3 ms before the first step; slots are 10, 10 and 12 ms wide.
-    assert f"&mark={23 * MS}..{35 * MS}" in pair.address
+    assert f"&mark={23 * MS}..{35 * MS}" in pair.address()
 
 
 def test_recordings_without_steps_are_the_pair() -> None:

@@ -35,6 +35,8 @@ _MAX_CURVES: Final = len(_COLORS)
 _WIDTH, _HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 18, 42
 _X: Final = (_LEFT, _WIDTH - _RIGHT)
+_X_OF_SIZES: Final = (_LEFT + 28, _WIDTH - _RIGHT)
+"""The smallest size is not at the edge, where its point would cover the labels of the axis."""
 _Y: Final = (_HEIGHT - _BOTTOM, _TOP)
 _LOG_TIME_RATIO: Final = 20
 """The time axis is logarithmic if the longest run is longer than the shortest by this factor."""
@@ -172,7 +174,7 @@ def _draw_efficiency(groups: Sequence[tuple[str, Sequence[Row]]], by: str) -> st
     rows = [row for _, group_rows in groups for row in group_rows]
     sizes = [_size(row, by) for row in rows]
     low, high = floor(log2(min(sizes))), log2(max(sizes)) + 0.2
-    x = Axis(low, max(high, low + 1), *_X, base=2)
+    x = Axis(low, max(high, low + 1), *_X_OF_SIZES, base=2)
     y = Axis(0.0, max(1.0, *(float(row["efficiency_ratio"]) for row in rows)), *_Y)
     lines = []
     for (name, group_rows), key in zip(groups, _COLORS, strict=False):
@@ -181,7 +183,12 @@ def _draw_efficiency(groups: Sequence[tuple[str, Sequence[Row]]], by: str) -> st
         style = f"stroke:var(--sizes-{key})"
         lines.append(element("polyline", title, points=points_text(x, y, points), style=style))
         lines += [
-            text(x(size), y(share) - 6, value_text(Unit.RATIO, share), "middle")
+            text(
+                x(size),
+                y(share) + (16 if share > 0.1 else -6),
+                value_text(Unit.RATIO, share),
+                "middle",
+            )
             for size, share in points
         ]
     marks = (
@@ -207,7 +214,7 @@ def _draw_against_ideal(groups: Sequence[tuple[str, Sequence[Row]]], devices: st
     rows = [row for _, group_rows in groups for row in group_rows]
     values = [value for row in rows for value in (_size(row, by), _throughput_per_device(row))]
     low, high = floor(log2(min(values))), log2(max(values)) + 0.2
-    x, y = (Axis(low, max(high, low + 1), *ends, base=2) for ends in (_X, _Y))
+    x, y = (Axis(low, max(high, low + 1), *ends, base=2) for ends in (_X_OF_SIZES, _Y))
     bottom, top = 2.0**low, 2.0**high
     ideal = _line(x, y, (bottom, bottom), (top, top), "ideal")
     drawn = (

@@ -64,6 +64,12 @@ def drawing(size: tuple[int, float], kind: str, label: str, *parts: str, top: in
     )
 
 
+def scrolling(title: str, chart: str) -> str:
+    """Return a chart that scrolls in a narrow window, so that its text stays readable."""
+    label = html_text(title)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
+
+
 def legend(entries: Iterable[tuple[str, str]], kind: str = "legend") -> str:
     """Return a legend from pairs of a CSS color and a text."""
     items = "".join(

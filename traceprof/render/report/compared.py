@@ -20,7 +20,15 @@ from traceprof.render.charts.curves import curves_style, pace_chart
 from traceprof.render.charts.figure import figures_script
 from traceprof.render.charts.flame import flame_script, flame_style
 from traceprof.render.charts.roofline import roofline_of_two_runs
-from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
+from traceprof.render.charts.svg import (
+    Axis,
+    drawing,
+    element,
+    legend,
+    round_ticks,
+    scrolling,
+    text,
+)
 from traceprof.render.escape import html_list, html_sentence, html_text, plain_text
 from traceprof.render.formatting import is_known, round_text, sentences, signed_duration, value_text
 from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, write_document
@@ -28,7 +36,7 @@ from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
 from traceprof.render.report.opening import figures_html
-from traceprof.render.report.pair import Changes, StepPair, pair_flame
+from traceprof.render.report.pair import Changes, flames_of, step_links
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.timeline.beside import SideBySideTimeline
 from traceprof.render.timeline.render import timeline_fragment
@@ -43,6 +51,7 @@ _MAX_CAUSE_LETTERS: Final = 48
 _MIN_REST_RATIO: Final = 0.005
 """A smaller rest, as a share of the largest cause, is below the rounding of the numbers."""
 _HEIGHT: Final = 240
+_STEPS: Final = "Step times of base and new"
 _LABEL: Final = 104
 """Room for the label of a line, at its right end."""
 _FOOT: Final = 18
@@ -107,7 +116,7 @@ def waterfall_chart(difference: Result, link: Link | None = None) -> str:
     )
     label = f"From {format_duration(levels_ns[0])} to {format_duration(scalars['new_ns'])}"
     return (
-        f"{drawing((_WIDTH, height + _FOOT), 'chart sum', label, *lines)}"
+        f"{scrolling(label, drawing((_WIDTH, height + _FOOT), 'chart sum', label, *lines))}"
         f'<p class="note">Mean GPU time per {html_text(str(scalars["per"]))}. The changes between '
         f"the bars of base and new add up.{broken}</p>"
     )
@@ -212,7 +221,7 @@ def steps_chart(steps: Table) -> str:
         for value in round_ticks(low, top, 4)
     )
     return (
-        drawing((_WIDTH, _HEIGHT), "chart", "Step times of base and new", *ticks, *medians, *dots)
+        scrolling(_STEPS, drawing((_WIDTH, _HEIGHT), "chart", _STEPS, *ticks, *medians, *dots))
         + legend((("#5d6b7e", "base"), ("var(--accent)", "new")))
         + f'<p class="note">Each steady step in order, from {format_duration(low)} to '
         f"{format_duration(top)}. Lines are medians. Longer steps are drawn at the top edge.</p>"
@@ -281,6 +290,7 @@ _MAIN_NUMBERS: Final = {
 }
 """For each result: the measures shown at the top of the page, with their labels."""
 _UNITS: Final = frozenset(Unit)
+_ZERO: Final = format_ratio(0)
 
 
 def render_compared(
@@ -344,7 +354,6 @@ def render_compared(
 
 _OF_CHANGES: Final = ("difference", "kernels", "phases")
 """Results whose rows are changes of a step."""
-_MAX_FLAMES: Final = 12
 _MAX_STEP_LINKS: Final = 40
 
 
@@ -356,34 +365,13 @@ def _timelines(beside: SideBySideTimeline | None, changes: Changes | None) -> It
     drawn = timeline_fragment(beside.packed, is_embedded=True).html
     html = f'<p class="note">{beside.subtitle}</p>{drawn}<p class="note">{notes}</p>'
     yield card("timeline", "Timelines of base and new, aligned by step", html)
-    if flames := [*_flames(beside, changes)]:
+    if flames := [*flames_of(changes)]:
         about = (
             '<p class="note" data-others hidden>This file has no flame graph of the shown step. '
-            f"It has one of {_step_links([pair for pair, _ in flames])}.</p>"
+            f"It has one of {step_links([pair for pair, _ in flames])}.</p>"
         )
         shown = "".join(html for _, html in flames)
         yield card("flame", "Differential flame graph", about + shown)
-
-
-def _flames(beside: SideBySideTimeline, changes: Changes) -> Iterator[tuple[StepPair, str]]:
-    """Yield the pairs of steps that rows lead to, with their flame graphs; only one is visible."""
-    hidden = ""
-    for pair in [*changes.used][:_MAX_FLAMES]:
-        if flame := pair_flame(beside, pair):
-            start, end = pair.on_axis
-            yield (
-                pair,
-                f'<div class="pair" data-from="{start}" data-to="{end}"{hidden}>'
-                f'<p class="note">{_step_links([pair], "Show ")}</p>{flame}</div>',
-            )
-            hidden = " hidden"
-
-
-def _step_links(pairs: Sequence[StepPair], before: str = "") -> str:
-    """Return links that show pairs of steps in the timeline."""
-    return ", ".join(
-        f'<a href="{pair.address}">{before}{html_text(pair.label)}</a>' for pair in pairs
-    )
 
 
 def _charts(found: Comparison, changes: Changes | None) -> Iterator[str]:
@@ -396,7 +384,7 @@ def _charts(found: Comparison, changes: Changes | None) -> Iterator[str]:
     steps = found.results.get("steps")
     if steps is not None and len(steps.table):
         pairs = changes.pairs[:_MAX_STEP_LINKS] if changes else ()
-        links = f'<p class="note">Side by side: {_step_links(pairs)}</p>' if pairs else ""
+        links = f'<p class="note">Side by side: {step_links(pairs)}</p>' if pairs else ""
         yield card("steps", "Step times", steps_chart(steps.table) + links)
 
 
@@ -416,8 +404,18 @@ def _main_numbers(found: Comparison) -> str:
     for result, labels in _MAIN_NUMBERS.items():
         if result in found.results:
             rows = {row["measure"]: row for row in found.results[result].table.rows()}
-            shown += [_number(rows[name], label) for name, label in labels.items() if name in rows]
+            shown += [
+                _number(rows[name], label)
+                for name, label in labels.items()
+                if name in rows and not _is_zero(rows[name])
+            ]
     return figures_html(shown)
+
+
+def _is_zero(row: Any) -> bool:
+    """Return whether a share is 0.0% in both runs."""
+    is_share = row["unit"] == Unit.RATIO
+    return is_share and format_ratio(row["base"]) == format_ratio(row["new"]) == _ZERO
 
 
 def _number(row: Any, label: str) -> str:
@@ -439,7 +437,8 @@ def delta(row: Any, unit: Unit) -> str:
     is_decided = row["better"] and verdict and verdict not in _UNDECIDED
     is_worse = (change > 0) == (row["better"] == "lower")
     kind = (" worse" if is_worse else " better") if is_decided else ""
-    sign, points = "+" if change > 0 else "", " points" if unit is Unit.RATIO else ""
+    share, points = format_ratio(change), " points" if unit is Unit.RATIO else ""
+    sign = "+" if change > 0 and share != _ZERO else ""
     remark = f" ({verdict})" if verdict in _UNDECIDED else ""
-    content = html_text(f"{sign}{format_ratio(change)}{points}{remark}")
+    content = html_text(f"{sign}{share}{points}{remark}")
     return f'<span class="delta{kind}">{content}</span>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -20,8 +20,8 @@ from traceprof.measures.composition import (
 from traceprof.measures.device.times import device_time, used_devices
 from traceprof.measures.host.states import phase_times
 from traceprof.measures.idle.charges import find_charges
-from traceprof.measures.rows import Ints, bounds, span_at, union_of
-from traceprof.measures.steps.ledger import INCOMPLETE, WARMUP, step_ledger
+from traceprof.measures.rows import Ints, bounds, span_at
+from traceprof.measures.steps.ledger import CUT, INCOMPLETE, WARMUP, step_ledger
 from traceprof.model.activity import BUSY_PARTS, IDLE
 from traceprof.model.grouping import grouped_by, joined
 from traceprof.model.ranks import Ranks
@@ -30,6 +30,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.render.charts.flame import FlameMeasure, flame_graph
+from traceprof.render.escape import html_text
 from traceprof.render.shown import Row
 from traceprof.render.timeline.beside import WHOLE, SideBySideTimeline, TimelineSide
 from traceprof.session.answer import answer
@@ -47,6 +48,7 @@ _MAX_NAME_LETTERS: Final = 600
 """The summary of a run keeps this many letters of a kernel name."""
 _MAX_FIND_LETTERS: Final = 200
 """The timeline searches for at most this many letters."""
+_MAX_FLAMES: Final = 12
 _MAX_ZOOM: Final = 50
 """A place is shown in at most this many times its own length."""
 _KERNELS: Final = "kernels"
@@ -70,44 +72,43 @@ class StepPair:
     spans: tuple[tuple[int, int], ...]
     on_axis: tuple[int, int]
 
-    @property
-    def shown(self) -> tuple[int, int]:
-        """The span on the axis that shows both steps with a margin."""
-        start, end = self.on_axis
-        margin = max(1, (end - start) // 50)
-        return start - margin, end + margin
+    def address(self, mark: tuple[int, int] | None = None) -> str:
+        """Return the URL fragment that selects ``mark`` on the axis, or both steps.
 
-    @property
-    def address(self) -> str:
-        """The URL fragment that shows both steps and selects them."""
-        (left, right), (start, end) = self.shown, self.on_axis
+        A short mark is shown in a part of the steps.
+        """
+        (left, right), (start, end) = self.on_axis, mark or self.on_axis
+        edge, around = max(1, (right - left) // 50), _MAX_ZOOM * (end - start) // 2
+        left, right = max(left - edge, start - around), min(right + edge, end + around)
         return f"#at={left}..{right}&mark={start}..{end}"
 
 
 def pairs_of(beside: SideBySideTimeline) -> list[StepPair]:
-    """Return the steps that both sides have, without warm-up and incomplete steps if possible.
+    """Return the steps that both sides have; warm-up, cut, and incomplete ones only without others.
 
     Without steps, both recordings are the only pair.
     """
-    axis = beside.axis
-    usable = [_starts_of_usable_steps(side) for side in beside.sides]
-    pairs, kept = [], []
-    for place, spans in enumerate(zip(*axis.step_spans, strict=True)):
-        if None in spans:
-            continue
-        label = axis.labels[place]
-        label = "both recordings" if label.startswith(WHOLE) else label
-        pairs.append(StepPair(label, spans, (axis.starts[place], axis.ends[place])))
-        if all(span[0] in starts for span, starts in zip(spans, usable, strict=True)):
-            kept.append(pairs[-1])
+    axis, usable = beside.axis, []
+    for side in beside.sides:
+        ledger = step_ledger(Ranks.of(side.trace))
+        starts = ledger["start_ns"][~np.isin(ledger["kind"], (WARMUP, INCOMPLETE, CUT))]
+        usable.append(set((starts - side.span.start_ns).tolist()))
+    pairs = [
+        StepPair("both recordings" if label.startswith(WHOLE) else label, spans, on_axis)
+        for label, spans, on_axis in zip(
+            axis.labels,
+            zip(*axis.step_spans, strict=True),
+            zip(axis.starts, axis.ends, strict=True),
+            strict=True,
+        )
+        if None not in spans
+    ]
+    kept = [
+        pair
+        for pair in pairs
+        if all(span[0] in starts for span, starts in zip(pair.spans, usable, strict=True))
+    ]
     return kept or pairs
-
-
-def _starts_of_usable_steps(side: TimelineSide) -> set[int]:
-    """Return when the measured steps of a side start, in ns after the start of its span."""
-    ledger = step_ledger(Ranks.of(side.trace))
-    is_usable = (ledger["kind"] != WARMUP) & (ledger["kind"] != INCOMPLETE)
-    return set((ledger["start_ns"][is_usable] - side.span.start_ns).tolist())
 
 
 def typical_pair(beside: SideBySideTimeline) -> StepPair | None:
@@ -156,9 +157,11 @@ class _SideTimes:
 
 def _is_meant(known: str, text: str) -> bool:
     """Return whether two names mean the same; idle time without a name has one in parentheses."""
-    if known[:_MAX_NAME_LETTERS] == text or (not known and text.startswith("(")):
-        return True
-    return "<" in text and "<" in known and canonical_name(known) == canonical_name(text)
+    return (
+        known[:_MAX_NAME_LETTERS] == text
+        or (not known and text.startswith("("))
+        or ("<" in text and "<" in known and canonical_name(known) == canonical_name(text))
+    )
 
 
 class Changes:
@@ -170,7 +173,7 @@ class Changes:
 
     def __init__(self, beside: SideBySideTimeline) -> None:
         """Find the pairs of steps of ``beside``."""
-        self._beside = beside
+        self.beside = beside
         self.pairs = pairs_of(beside)
         self.typical = typical_pair(beside)
         self.used = dict.fromkeys(filter(None, [self.typical]))
@@ -178,7 +181,7 @@ class Changes:
     @cached_property
     def _sides(self) -> list[_SideTimes]:
         spans = zip(*(pair.spans for pair in self.pairs), strict=True)
-        return [_SideTimes.of(*each) for each in zip(self._beside.sides, spans, strict=True)]
+        return [_SideTimes.of(*each) for each in zip(self.beside.sides, spans, strict=True)]
 
     def link(self, row: Row) -> str | None:
         """Return the address of the place where a row changes most; None without common steps.
@@ -188,8 +191,10 @@ class Changes:
         """
         wanted = _wanted(row)
         change = next((row[name] for name in _CHANGES if row.get(name)), 0)
-        if self.typical is None or not wanted or not change:
-            return None if self.typical is None else self.typical.address
+        if self.typical is None:
+            return None
+        if not wanted or not change:
+            return self.typical.address()
         before = {"name": str(row.get("base_name") or wanted.get("name"))}
         names = (wanted | (before if "name" in wanted else {}), wanted)
         meant = [side.are_meant(texts) for side, texts in zip(self._sides, names, strict=True)]
@@ -198,7 +203,7 @@ class Changes:
         )
         more = (new - base) * np.sign(change)
         if more.max() <= 0:
-            return self.typical.address
+            return self.typical.address()
         step, number = int(more.argmax()), int(change > 0)
         pair = self.pairs[step]
         self.used[pair] = None
@@ -211,16 +216,13 @@ class Changes:
 
     def _address(self, pair: StepPair, number: int, place: Row, names: Mapping[str, str]) -> str:
         """Return the URL fragment that shows an event of side ``number`` in a pair of steps."""
-        clock, zero = self._beside.axis.clocks[number], self._beside.sides[number].span.start_ns
+        clock, zero = self.beside.axis.clocks[number], self.beside.sides[number].span.start_ns
         start = int(clock.starts(np.array([place["start_ns"] - zero]))[0])
         end = max(start + 1, int(clock.ends(np.array([place["end_ns"] - zero]))[0]))
-        margin = _MAX_ZOOM * (end - start) // 2
-        left, right = pair.shown
-        at = f"#at={max(left, start - margin)}..{min(right, end + margin)}&mark={start}..{end}"
         lanes = "".join(f"&{w}={place[w]}" for w in ("device", "rank") if place[w] != ABSENT)
-        find = names.get("name", "") if names.get("part") == _KERNELS else ""
-        find = f"&find={quote(find[:_MAX_FIND_LETTERS])}" if find else ""
-        return f"{at}&side={number}{lanes}{find}"
+        find = names.get("name", "")[:_MAX_FIND_LETTERS] if names.get("part") == _KERNELS else ""
+        find = f"&find={quote(find)}" if find else ""
+        return f"{pair.address((start, end))}&side={number}{lanes}{find}"
 
 
 def _wanted(row: Row) -> dict[str, str]:
@@ -250,7 +252,7 @@ def _times_by_cause(trace: Trace) -> Table:
     Columns: part, kind, and name (those of `composition_of_devices`, or `_KERNELS` with the class
     and the name of a kernel, or `_PHASES` with the phase as kind), start_ns, end_ns, ns, device,
     and rank (`ABSENT`: the other one names the lane). ns is the duration; of work of a device, the
-    time that is exposed.
+    time that is exposed. The kernel of a collective is a row, too: only the order of steps counts.
     """
     kernels, charges = trace.kernels, find_charges(trace).times
     known = trace.processes
@@ -275,14 +277,10 @@ def _times_by_cause(trace: Trace) -> Table:
         ):
             rows = _rows((starts, ends), device, _COMMUNICATION, kind, collectives[name])
             found.append(rows.assign(ns=exposed[_COMMUNICATION].covered_ns(*spans)))
-        own = work.take(work["device"] == device)
         for place, part in enumerate(BUSY_PARTS):
-            part_work = own.take(own["place"] == place)
-            is_alone = union_of(collectives).covered_ns(*bounds(part_work)) == 0
-            part_work = part_work.take(is_alone) if part == _COMMUNICATION else part_work
-            spans = bounds(part_work)
-            rows = _rows(spans, device, part, part_work["kind"], part_work["name"])
-            found.append(rows.assign(ns=exposed[part].covered_ns(*spans)))
+            own = work.take((work["device"] == device) & (work["place"] == place))
+            rows = _rows(bounds(own), device, part, own["kind"], own["name"])
+            found.append(rows.assign(ns=exposed[part].covered_ns(*bounds(own))))
     return Table.stacked(found)
 
 
@@ -300,6 +298,27 @@ def _rows(spans: tuple[Ints, Ints], device: Any, part: str, kind: Any, name: Any
             "name": name,
         },
         len(starts),
+    )
+
+
+def flames_of(changes: Changes) -> Iterator[tuple[StepPair, str]]:
+    """Yield the pairs of steps that rows lead to, with their flame graphs; only one is visible."""
+    hidden = ""
+    for pair in [*changes.used][:_MAX_FLAMES]:
+        if flame := pair_flame(changes.beside, pair):
+            start, end = pair.on_axis
+            yield (
+                pair,
+                f'<div class="pair" data-from="{start}" data-to="{end}"{hidden}>'
+                f'<p class="note">{step_links([pair], "Show ")}</p>{flame}</div>',
+            )
+            hidden = " hidden"
+
+
+def step_links(pairs: Sequence[StepPair], before: str = "") -> str:
+    """Return links that show pairs of steps in the timeline."""
+    return ", ".join(
+        f'<a href="{pair.address()}">{before}{html_text(pair.label)}</a>' for pair in pairs
     )
 
 
