@@ -186,8 +186,8 @@ def _are_independent(run: Sequence[NodeIterations]) -> bool:
 
     An actor that only runs forward passes is unlike its learner.
     """
-    is_alike = len({rank.mode for rank in run}) == 1
-    return len(run) > 1 and is_alike and all(rank.ranks == INDEPENDENT for rank in run)
+    has_one_mode = len({rank.mode for rank in run}) == 1
+    return len(run) > 1 and has_one_mode and all(rank.ranks == INDEPENDENT for rank in run)
 
 
 def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ _OF_TRAINING: Final = frozenset(
 _STORED: Final = frozenset(
     {"grad_norm", "mfu_ratio", "top1", "top5", "train_top1", "step_period_ns", "data_ns"}
 )
-_MAX_LATER: Final = 2_000
+_MAX_DURATIONS: Final = 2_000
 """Number of durations without a meaning that are kept until the end of the log."""
 _HALF_A_DAY_S: Final = 43_200.0
 _CLOCK: Final = re.compile(r"^\W{0,2}(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d(?:[.,]\d{1,6}+)?+)\b")
@@ -112,7 +112,7 @@ class ScriptLinesReader(LogReader):
             value = quantity.value * measure.times
             name = measure.name.removesuffix(f"_per_{measure.scope}")
             self.note(name, value, point, scope=measure.scope, over=over)
-        if lengths and len(self.durations) < _MAX_LATER:
+        if lengths and len(self.durations) < _MAX_DURATIONS:
             self.durations.append((point, lengths[0]))
 
     def _point(self, step: _Quantity, epoch: float, line: LogLine) -> LogPoint:

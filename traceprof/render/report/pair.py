@@ -78,8 +78,8 @@ class StepPair:
         A short mark is shown in a part of the steps.
         """
         (left, right), (start, end) = self.on_axis, mark or self.on_axis
-        edge, around = max(1, (right - left) // 50), _MAX_ZOOM * (end - start) // 2
-        left, right = max(left - edge, start - around), min(right + edge, end + around)
+        edge, reach = max(1, (right - left) // 50), _MAX_ZOOM * (end - start) // 2
+        left, right = max(left - edge, start - reach), min(right + edge, end + reach)
         return f"#at={left}..{right}&mark={start}..{end}"
 
 
@@ -235,15 +235,15 @@ def _wanted(row: Row) -> dict[str, str]:
     return {name: str(row[name]) for name in _KEYS if name in row} if "part" in row else {}
 
 
-def _largest(own: Table, other: Table) -> Row:
-    """Return the event of ``own`` that takes most time.
+def _largest(events: Table, other: Table) -> Row:
+    """Return the event of ``events`` that takes most time.
 
     If both sides have equally many events, each is compared with its counterpart, in order of
     device and start.
     """
-    own, other = (table.in_order("device", "start_ns") for table in (own, other))
-    more = own["ns"] - other["ns"] if len(own) == len(other) else own["ns"]
-    return own.row(int(more.argmax()))
+    events, other = (table.in_order("device", "start_ns") for table in (events, other))
+    more = events["ns"] - other["ns"] if len(events) == len(other) else events["ns"]
+    return events.row(int(more.argmax()))
 
 
 def _times_by_cause(trace: Trace) -> Table:
@@ -278,9 +278,9 @@ def _times_by_cause(trace: Trace) -> Table:
             rows = _rows((starts, ends), device, _COMMUNICATION, kind, collectives[name])
             found.append(rows.assign(ns=exposed[_COMMUNICATION].covered_ns(*spans)))
         for place, part in enumerate(BUSY_PARTS):
-            own = work.take((work["device"] == device) & (work["place"] == place))
-            rows = _rows(bounds(own), device, part, own["kind"], own["name"])
-            found.append(rows.assign(ns=exposed[part].covered_ns(*bounds(own))))
+            here = work.take((work["device"] == device) & (work["place"] == place))
+            rows = _rows(bounds(here), device, part, here["kind"], here["name"])
+            found.append(rows.assign(ns=exposed[part].covered_ns(*bounds(here))))
     return Table.stacked(found)
 
 
@@ -343,7 +343,7 @@ def _measured(beside: SideBySideTimeline, pair: StepPair, side: int, name: str) 
 
 
 def _joined(base: Table, new: Table) -> Table:
-    """Return the paths of both sides, with the times of each side in columns of its own."""
+    """Return the paths of both sides, with the times of each side in separate columns."""
     first, second = (
         Table(
             {"path": table["path"]}
