@@ -112,9 +112,13 @@ def test_a_rollout_lasts_until_its_event_loop_has_run(recorded, monkeypatch):
         recorded.run_policy()
         sample()
 
-    loop = asyncio.new_event_loop()
-    run(loop, play())
-    loop.close()
+    loop, running = asyncio.new_event_loop(), asyncio._get_running_loop()
+    asyncio._set_running_loop(None)  # a worker's thread may already have a loop of Playwright
+    try:
+        run(loop, play())
+    finally:
+        asyncio._set_running_loop(running)
+        loop.close()
     ended = next(clock) - 1
     recorded.rollouts.begin_training()
     assert [span[1:] for span in recorded.emitter.spans] == [(ended, "rollout")]

@@ -154,7 +154,7 @@ def without_arrow(*words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("to", ["parquet", "arrow", "csv"])
+@pytest.mark.parametrize("to", ["parquet", "arrow"])
 def test_exports_that_need_arrow_name_its_extra(
     to: str, files: dict[str, Path], tmp_path: Path
 ) -> None:

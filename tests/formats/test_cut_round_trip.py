@@ -30,7 +30,6 @@ from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
-from traceprof.model.table import Table
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -72,7 +71,8 @@ def told(run: Run, name: str) -> Result | None:
     if name != "quality" or not len(found.table):
         return found
     rows = ["itself took" not in repr(message) for message in found.table["message"]]
-    kept = found.table.take(np.array(rows, np.bool_)) if any(rows) else Table({})
+    empty = found.spec.tables[0].of_rows()
+    kept = found.table.take(np.array(rows, np.bool_)) if any(rows) else empty
     return replace(found, tables={found.spec.tables[0].name: kept})
 
 

@@ -211,4 +211,4 @@ def test_one_file_has_one_start_of_each_rank(tmp_path):
     recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
     assert recorded.done.returncode == 0, recorded.done.stderr
     assert "use -o FOLDER/ to keep all attempts" in recorded.done.stderr
-    assert sorted(recorded.trace.processes.to_frame()["rank"]) == [-1, 0]
+    assert sorted(recorded.trace.processes.to_frame()["rank"]) == [0]

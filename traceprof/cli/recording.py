@@ -57,8 +57,7 @@ MaxSize: TypeAlias = Annotated[
     str | None,
     option(
         "--max-size",
-        "Stop capturing at SIZE per process: 500MB. With --capture-when: limit the total size "
-        "of the captures (default 1GB).",
+        "Stop capturing at SIZE per process: 500MB. With --capture-when, it limits the total: 1GB.",
         "SIZE",
     ),
 ]
@@ -108,8 +107,7 @@ def record(
         str,
         option(
             "--grace",
-            "Time to wait after SIGTERM before writing the trace and killing the remaining "
-            "processes.",
+            "Time to end after SIGTERM, then kill.",
             "TIME",
         ),
     ] = "10s",

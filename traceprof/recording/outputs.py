@@ -7,8 +7,8 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -18,13 +18,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.errors import UsageError
+from traceprof.errors import TraceError, UsageError
 from traceprof.files import check_target, new_file
 from traceprof.formats.nsys import split
 from traceprof.formats.nsys.sidecar import LOSSES
 from traceprof.formats.nsys.split import TraceprofEvents
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
-from traceprof.formats.runs.manifest import BESIDE, MANIFEST_KEY
+from traceprof.formats.runs.manifest import BESIDE, MANIFEST_KEY, read_manifest
 from traceprof.formats.shared.redaction import renamed
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, stack
@@ -351,10 +351,21 @@ def _write_manifest(job: Job, files: list[OutputFile]) -> None:
     with writing(path):
         path.write_text(json.dumps(manifest, indent=1) + "\n")
         if job.request.force and not job.notes.is_joining:
-            # Manifests of the replaced recording list other files.
-            for older in jobs.manifests_of_host(job.request.output):
-                if older != path and older.stat().st_mtime < job.notes.started_s:
-                    older.unlink(missing_ok=True)
+            _remove_replaced(job, {path.name, *(file.path.name for file in files)})
+
+
+def _remove_replaced(job: Job, kept: Collection[str]) -> None:
+    """Remove the older manifests of this host, and the traces that they list, except ``kept``."""
+    folder = job.request.output
+    for manifest in jobs.manifests_of_host(folder):
+        if manifest.name in kept or manifest.stat().st_mtime >= job.notes.started_s:
+            continue
+        with suppress(TraceError):  # a damaged manifest lists nothing
+            listed = read_manifest(manifest)
+            for path in (*listed.files, *listed.others) if listed is not None else ():
+                if path.parent == folder and path.name not in kept:
+                    path.unlink(missing_ok=True)
+        manifest.unlink(missing_ok=True)
 
 
 def _are_attempts(job: Job, files: Sequence[OutputFile]) -> bool:

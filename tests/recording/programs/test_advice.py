@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import shutil
 import subprocess
 from functools import cache
 
@@ -47,11 +48,19 @@ def options_for_nsys():
     return sorted({one for text in advised(FOR_NSYS) for one in re.findall(OPTION, text)})
 
 
-def rounds():
-    """Yield the options for nsys with a value, in as few commands as there are of one name."""
-    by_name = {}
+def help_of(nsys):
+    done = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def rounds(nsys):
+    """Yield the options for nsys with a value, in as few commands as there are of one name.
+
+    Options that only newer versions have are left out.
+    """
+    by_name, known = {}, help_of(nsys)
     for option in options_for_nsys():
-        if "=" in option:
+        if "=" in option and option.partition("=")[0] in known:
             by_name.setdefault(option.partition("=")[0], []).append(option)
     for place in range(max(map(len, by_name.values()))):
         yield [own[place] for own in by_name.values() if place < len(own)]
@@ -69,7 +78,7 @@ def test_what_is_advised_for_nsys_is_taken_by_the_one_at_hand(tmp_path):
     On a busy machine the agent may be gone before it has answered, or stay behind.
     """
     nsys, nowhere = require("nsys"), str(tmp_path / "no-such-program")
-    for options in rounds():
+    for options in rounds(nsys):
         command = [nsys, "profile", *options, nowhere]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said = (done.stdout + done.stderr).strip()
@@ -79,6 +88,14 @@ def test_what_is_advised_for_nsys_is_taken_by_the_one_at_hand(tmp_path):
         [nsys, "profile", "--trace=nothing", nowhere], capture_output=True, text=True, check=False
     )
     assert "Illegal --trace argument 'nothing'" in done.stdout + done.stderr
+
+
+@pytest.mark.newer_nsys
+def test_options_for_nsys_are_known_to_this_one_or_to_a_newer_one():
+    nsys, newer = require("nsys"), shutil.which("nsys", path=require("newer_nsys"))
+    known = help_of(nsys) + help_of(newer)
+    for option in options_for_nsys():
+        assert option.partition("=")[0].removesuffix("s") in known, option
 
 
 @pytest.mark.nsys

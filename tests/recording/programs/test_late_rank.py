@@ -56,5 +56,6 @@ def test_phases_of_nodes_make_the_round_and_no_more(recorded):
     for row in found.rows():
         true = np.diff(told[int(row["rank"])]["starts_ns"])
         steady = true[int(row["warmup_count"]) :]
-        assert row["round_ns"] == pytest.approx(steady.mean(), rel=0.02)
+        # Rounds that are slow by chance do not count.
+        assert row["round_ns"] == pytest.approx(np.median(steady), rel=0.02)
         assert row["other_ns"] >= 0

@@ -228,6 +228,7 @@ def test_each_row_leads_to_the_pair_of_steps_and_the_place_where_it_changes_most
     assert opened.page.locator(".search input").input_value() == "gemm"
     assert "5.000 ms" in follow(opened.page.locator("#sum a", has_text="h2d"), 4)
     opened.page.locator("#steps a", has_text="step 6").click()
+    reader.until("!document.querySelector('[data-others]').hidden")
     assert "no flame graph of the shown step" in opened.page.locator("#flame").inner_text()
     assert serious_violations(opened.page) == []
     assert opened.complaints == []

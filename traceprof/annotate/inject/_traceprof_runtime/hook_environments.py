@@ -88,8 +88,11 @@ def find_environments(torch):
             return
         if frame.f_code not in _searched:
             _searched[frame.f_code] = True
-            known = list(frame.f_locals.values())
-            owner = frame.f_locals.get("self")
+            variables = frame.f_locals
+            known, owner = list(variables.values()), variables.get("self")
+            if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(variables, dict):
+                # A copy (before Python 3.13), which would keep the values until the function ends.
+                variables.clear()
             known += getattr(owner, "__dict__", {}).values()
             for value in known:
                 _wrap_environment(torch, value[0] if type(value) is list and value else value)

@@ -8,6 +8,7 @@ starts itself always has priority.
 import functools
 import os
 import sys
+import time
 
 from . import session, settings, steps, turns
 from .after_import import complain
@@ -28,6 +29,7 @@ _MAX_TOTAL_BYTES = 1 << 30
 # forward pass. If an optimizer exists, which may step soon, it begins 2 s later.
 _FIRST_DELAY_NS, _WINDOW_NS, _PERIOD_NS = 2000000000, 500000000, 20000000000
 _WINDOWS_PER_HALVING = 16  # after this many windows, their frequency is halved again
+_COMMUNICATION_ENDS_S = 0.01
 
 
 def install_windows(torch):
@@ -89,6 +91,17 @@ def device_option(torch):
         return {}
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     return {"use_device": "cuda"} if version >= (2, 3) else {"use_cuda": True}
+
+
+def _let_communication_end():
+    """Wait until threads that communicate (gloo) have left the profiler.
+
+    They end a record after the program went on. If the profiler ends before them, torch frees what
+    they still write to: one of four runs of two busy ranks crashed.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        time.sleep(_COMMUNICATION_ENDS_S)
 
 
 class _Windows:
@@ -231,6 +244,7 @@ class _Windows:
         emitter.end(token)
         emitter.push("traceprof.window.stop", steps.number)
         try:
+            _let_communication_end()
             result = self._torch.autograd._disable_profiler()
             path = self._new_path()
             result.save(path + ".tmp")
