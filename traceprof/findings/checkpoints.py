@@ -16,10 +16,12 @@ from traceprof.findings.steps import MIN_STEPS_FOR_SLOW, TOO_FEW_STEPS
 from traceprof.measures.rows import mean_of, union_of
 from traceprof.measures.steps.between import CHECKPOINT, activity_of_ranges
 from traceprof.measures.steps.costs import (
+    costs_of_processes,
     joined_over_borders,
     steps_between,
     unnamed_checkpoints,
 )
+from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import DEVICE_PARTS
 from traceprof.model.results import Note
@@ -130,8 +132,10 @@ def _checkpoints(part: Trace) -> Table:
         for (process, cause), time in activity_of_ranges(part.whole).items()
         if cause == CHECKPOINT
     ]
-    unnamed = unnamed_checkpoints(part.whole).select("process", "start_ns", "end_ns")
-    return Table.stacked([unnamed, *found])
+    if any(kind == CHECKPOINT for _, kind in costs_of_processes(part.whole)):
+        found.append(unnamed_checkpoints(part.whole).select("process", "start_ns", "end_ns"))
+    none = find_steps(part.whole).table.select("process", "start_ns", "end_ns").head(0)
+    return Table.stacked([none, *found])
 
 
 _SAVE_ASYNCHRONOUSLY: Final = (

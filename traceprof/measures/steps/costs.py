@@ -109,7 +109,9 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
     first = {p: steps["start_ns"][rows].min() for p, rows in rows_by(steps, "process").items()}
     begins = [first.get(process, -np.inf) for process in garbage["process"].tolist()]
     yield _cost_spans(GARBAGE, garbage.take(garbage["end_ns"] > np.array(begins)))
-    yield _cost_spans(CHECKPOINT, unnamed_checkpoints(trace))
+    saved = trace.copies["n_bytes"][trace.copies["direction"] == "d2h"]
+    if len(saved) >= _MIN_SAVED_COPIES and saved.sum() >= _MIN_SAVED_BYTES:
+        yield _cost_spans(CHECKPOINT, unnamed_checkpoints(trace))
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),
@@ -146,9 +148,7 @@ def unnamed_checkpoints(trace: Trace) -> Table:
     """
     steps, found = find_steps(trace), []
     copies, kernels = trace.copies, trace.kernels
-    to_host = copies["n_bytes"][copies["direction"] == "d2h"]
-    is_enough = len(to_host) >= _MIN_SAVED_COPIES and to_host.sum() >= _MIN_SAVED_BYTES
-    if not (len(steps) and is_enough) or workload(Ranks.of(trace)).kind != TRAINING:
+    if not len(steps) or workload(Ranks.of(trace)).kind != TRAINING:
         return steps.table.head(0)
     of_copies, of_kernels = launches_of(trace, "copies"), launches_of(trace, "kernels")
     is_saved, is_sent = (
