@@ -21,7 +21,6 @@ from traceprof.measures.steps.costs import (
     steps_between,
     unnamed_checkpoints,
 )
-from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import DEVICE_PARTS
 from traceprof.model.results import Note
@@ -134,8 +133,8 @@ def _checkpoints(part: Trace) -> Table:
     ]
     if any(kind == CHECKPOINT for _, kind in costs_of_processes(part.whole)):
         found.append(unnamed_checkpoints(part.whole).select("process", "start_ns", "end_ns"))
-    none = find_steps(part.whole).table.select("process", "start_ns", "end_ns").head(0)
-    return Table.stacked([none, *found])
+    empty = part.ranges.select("process", "start_ns", "end_ns").head(0)
+    return Table.stacked([empty, *found])
 
 
 _SAVE_ASYNCHRONOUSLY: Final = (

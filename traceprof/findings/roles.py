@@ -138,7 +138,7 @@ def _note_on_role(
 
 
 _WORDS_OF_PASSES: Final = {"eval": "forward passes"}
-"""Words for passes without gradients: a rollout is no evaluation."""
+"""Words for passes without gradients: a rollout is not an evaluation."""
 
 
 def _name_of(role: str) -> str:

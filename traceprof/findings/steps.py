@@ -293,7 +293,7 @@ _GROWN_WORDS: Final = {
     CPU_WAIT: "wait for a CPU core",
     "eval": "forward without gradients",
 }
-"""Phases that make a step longer. Within a step, a pass without gradients is no evaluation."""
+"""Phases that make a step longer. Within a step, a pass without gradients is not an evaluation."""
 
 
 def _explain_step(context: Context, row: int) -> _Reason:

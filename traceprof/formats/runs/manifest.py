@@ -43,7 +43,7 @@ _MAX_MANIFEST_BYTES: Final = 16 << 20
 class RunManifest:
     """The files of a run (or of one of its hosts), each with its entry in the manifest.
 
-    ``others`` are the files with the processes that are no ranks.
+    ``others`` are the files of processes without a rank.
     """
 
     label: str

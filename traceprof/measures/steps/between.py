@@ -62,7 +62,7 @@ _PHASES_OF: Final = {
 
 
 _OF_AUTOGRAD: Final = re.compile("autograd::")
-"""The backward engine "evaluates" functions; such ranges are no evaluation."""
+"""The backward engine "evaluates" functions; such ranges are not an evaluation."""
 
 
 @of_window

@@ -44,7 +44,7 @@ class RemoteRun:
         """Return the state of the run now, and the use of its hosts.
 
         Raises:
-            TraceError: there is no answer, it is no state of a run, or the token is wrong.
+            TraceError: there is no answer, it is not the state of a run, or the token is wrong.
         """
         name = f"{self.host}:{self.port}"
         cookie = {"Cookie": f"traceprof_{self.port}={self.token}"}

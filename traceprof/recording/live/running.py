@@ -60,7 +60,7 @@ _CAPTURED_STEPS: Final = 6
 _CAPTURE_TIMEOUT_S: Final = 120.0
 _MAX_BYTES: Final = 1_000_000_000
 _MIN_RANK_BYTES: Final = 32_000_000
-"""Ranks are left out of an automatic capture if each of them could not use so many bytes."""
+"""An automatic capture leaves out ranks if the share of each rank would be smaller."""
 _DROP: Final = re.compile(r"drop=(\d{1,2}(?:\.\d+)?)%")
 _OLD_S: Final = 5.0
 

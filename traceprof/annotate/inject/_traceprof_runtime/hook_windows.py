@@ -248,7 +248,7 @@ class _Windows:
             result = self._torch.autograd._disable_profiler()
             path = self._new_path()
             result.save(path + ".tmp")
-            del result  # freeing a large window takes time that is no part of a step
+            del result  # here: freeing a large window is not part of a step
             os.replace(path + ".tmp", path)
             self._n_windows += 1
             n_bytes, written = os.path.getsize(path), path
