@@ -116,3 +116,31 @@ def test_what_the_profiler_takes_between_rounds_is_no_time_of_theirs() -> None:
     assert one.iterations_count + one.warmup_count == 6
     assert one.calls_iterations_ns == 100 * (one.iterations_count - 1)
     assert one.calls_count == one.iterations_count - 1
+
+
+def test_a_slow_round_in_between_is_in_no_sum() -> None:
+    """Ten rounds of 100 ms, of which the sixth takes 900 ms and has a collective of 800 ms."""
+    own = {"process": 100}
+    builder = TraceBuilder().process(100, rank=0, world_size=2)
+    start = 0
+    for step in range(10):
+        more = 800 * MS if step == 5 else 0
+        builder.phase("forward", start, start + 30 * MS, **own)
+        builder.phase("backward", start + 30 * MS, start + 90 * MS + more, **own)
+        builder.collective(
+            *("all_reduce", start + 40 * MS, start + 50 * MS + more),
+            **{"n_bytes": 8, "group_size": 2, "sequence": step, **own},
+        )
+        builder.phase("optimizer", start + 90 * MS + more, start + 100 * MS + more, **own)
+        builder.batch(start, 16, **own)
+        start += 100 * MS + more
+    part = builder.build()
+    (one,) = iterations_of_run(run_of(Ranks((part,), part.info)), "one")
+    n = one.iterations_count
+    assert n + one.warmup_count == 9
+    assert one.iterations_ns == 100 * MS * n
+    assert one.phases == {"forward": 30 * MS * n, "backward": 60 * MS * n, "optimizer": 10 * MS * n}
+    assert one.samples_count == 16 * n
+    assert one.calls_count == n - 1
+    assert one.calls_bytes == 8 * (n - 1)
+    assert one.calls_iterations_ns == 100 * MS * (n - 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Final
 
 import numpy as np
@@ -126,7 +128,7 @@ def _measured(
     inside = trace.within(window)
     # One-time collectives in the first iteration do not synchronize the ranks of each iteration.
     after_first = kept.take(slice(min(1, len(kept) - 1), None))
-    after_window = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
+    after_window = TimeWindow.of(Intervals.union_of(*bounds(after_first)))
     collectives = _result(Ranks.of(trace.within(after_window)), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(Ranks.of(inside), "layers")
@@ -199,11 +201,11 @@ def _result(ranks: Ranks, name: str) -> Result | None:
 
 
 def _waited_by_rank(ranks: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
-    """Return the time each rank waited for other ranks in the common window of the iterations."""
-    spans = [each.span for each in found if each.span is not None]
+    """Return the time each rank waited for other ranks in the usual iterations of any rank."""
+    spans = [each.span.times for each in found if each.span is not None]
     if len(spans) < 2:
         return {}
-    window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
+    window = TimeWindow.of(reduce(or_, spans))
     result = _result(ranks.within(window), "ranks")
     if result is None or "waited_ns" not in result.table:
         return {}

@@ -139,6 +139,10 @@ def test_the_flame_graph_of_a_pair_has_the_times_of_both_steps() -> None:
     assert (host["base"][forward], host["values"][forward]) == (5 * MS, 7 * MS)
 
 
+_TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+_TOP_OF_FLAMES = "document.querySelector('#flame').getBoundingClientRect().top + scrollY"
+
+
 @pytest.mark.chromium
 def test_every_row_of_a_change_leads_to_both_steps(
     tmp_path: Path, open_page: Callable[..., OpenPage]
@@ -153,6 +157,12 @@ def test_every_row_of_a_change_leads_to_both_steps(
     rows = opened.page.locator("#difference tbody tr")
     assert rows.count() > 0
     assert rows.filter(has=opened.page.locator("a[href^='#at=']")).count() == rows.count()
+    range_text = opened.page.locator(".range").inner_text()
+    assert "32 of 34 events drawn as boxes" in range_text  # the steps are no events
+    top = opened.js(_TOP_OF_FLAMES)
+    opened.page.locator("#flame").scroll_into_view_if_needed()
+    opened.js(_TWO_FRAMES)
+    assert opened.js(_TOP_OF_FLAMES) == top, "what follows the timeline moves as one scrolls"
     opened.page.locator("#flame").get_by_role("link").click()
     shown = "[traceprof.t0, traceprof.t1]"
     Reader(opened).until(f"{shown}[1] - {shown}[0] < {20 * MS}")

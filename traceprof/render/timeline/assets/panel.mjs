@@ -11,6 +11,7 @@ const PANEL_KEY = "traceprof-panel";
 const WIDE_ROOM = 1000;
 const NARROW_ROOM = 700;
 const LEAST = 140;
+const TALL_ENOUGH = 480; // for most of what it says
 const STEP = 24;
 const EDGE_PX = 8;
 const REST_MS = 250;
@@ -63,9 +64,12 @@ export class Panel {
     this.app.resize();
   }
 
-  /** The room that the panel takes: as much as the reader gave it, within what the window shows. */
+  /**
+   * The room that the panel takes: as much as the reader gave it, within what the window shows.
+   * Beside the lanes it makes the page no longer as one scrolls: what follows would move away.
+   */
   place() {
-    const { isBelow, node } = this;
+    const { app, isBelow, node } = this;
     const stage = node.parentElement;
     if (!stage) return;
     stage.classList.toggle("below", isBelow);
@@ -74,7 +78,9 @@ export class Panel {
     const most = share * (isBelow ? innerHeight : this.root.clientWidth);
     const size = Math.max(LEAST, Math.min(this.set[isBelow ? "below" : "right"], most));
     node.style.setProperty("--panel-size", `${Math.round(size)}px`);
-    node.style.setProperty("--panel-room", `${Math.max(2 * LEAST, Math.round(room))}px`);
+    const tallest = Math.max(app.plot.offsetHeight, TALL_ENOUGH);
+    stage.style.minHeight = isBelow ? "" : `${tallest}px`;
+    node.style.setProperty("--panel-room", `${Math.max(2 * LEAST, Math.round(Math.min(room, tallest)))}px`);
     const words = isBelow ? "Dock on the right" : "Dock below the lanes";
     this.side.textContent = isBelow ? "◨" : "⬓";
     this.side.title = words;

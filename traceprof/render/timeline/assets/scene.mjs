@@ -67,10 +67,12 @@ export function chartsFor(trace) {
 }
 
 /** What is on the screen, and how much of the trace that is. */
-export function drawnText({ trace, t0, t1, boxCount, width }) {
+export function drawnText({ trace, t0, t1, boxes, width }) {
   const span = `${formatDuration(t1 - t0)} starting at ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
   const view = trace.beside ? viewName(trace, t0, t1) : span;
-  const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events drawn as boxes, the rest as density`;
+  // Steps have lanes, and are no events of the recording.
+  const drawn = [...boxes].reduce((sum, [row, items]) => sum + (trace.rows[row].kind === "step" ? 0 : items.length), 0);
+  const events = `${formatCount(drawn)} of ${formatCount(trace.n_events)} events drawn as boxes, the rest as density`;
   const counts = trace.merged?.counts ?? [];
   const merged = counts.reduce((sum, count) => sum + count, 0);
   const parts = merged ? [`${formatCount(merged)} short events are merged in this file: use traceprof view to see each one`] : [];

@@ -35,7 +35,10 @@ export function buildShell(app, root) {
   const parts = { canvas, figure, overlay, crosshair, selectionText, selectionBox, plot, labels, panel, notes };
   const pointer = new Pointer(app, overlay);
   listenToKeys(app);
-  new ResizeObserver(() => app.resize()).observe(plot);
+  new ResizeObserver(() => {
+    panel.place();
+    app.resize();
+  }).observe(plot);
   window.addEventListener("hashchange", () => app.followLink());
   window.addEventListener("scroll", () => app.scrolled(), { passive: true });
   window.addEventListener("beforeprint", () => app.print(true));
