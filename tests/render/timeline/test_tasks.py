@@ -160,15 +160,16 @@ def test_a_page_says_how_many_events_are_merged_only_where_some_are(open_page: O
 
 @pytest.mark.chromium
 def test_a_move_draws_on_the_canvas_and_the_axes_follow_when_it_rests(reader: Reader) -> None:
-    calls, figure = reader.page.js(
+    calls, figure, is_axis_hidden = reader.page.js(
         "(() => { const { plotly } = traceprof; const { react } = plotly; let calls = 0;"
         " plotly.react = (...all) => { calls += 1; return react.apply(plotly, all); };"
         " for (let i = 0; i < 5; i++) { traceprof.zoom(0.9, 20e6); traceprof.draw(); }"
         " const during = calls; plotly.react = react;"
-        " return [during, traceprof.figure.querySelectorAll('path.js-fill').length]; })()"
+        " return [during, traceprof.figure.querySelectorAll('path.js-fill').length,"
+        " traceprof.axis.node.hidden]; })()"
     )
     assert (calls, figure) == (0, 0)
-    assert reader.page.js("traceprof.axis.node.hidden") is False  # until plotly shows the view
+    assert is_axis_hidden is False  # until plotly shows the view
     settled = "traceprof.axis.settled === traceprof.scene"
     reader.until(settled)
     assert reader.page.js("traceprof.axis.node.hidden")
