@@ -76,11 +76,11 @@ def on_phases(
 
 def _on_rates(phases: Table, shares: Mapping[str, float], steps: Result | None) -> Iterator[Note]:
     """Yield notes on the tokens per second of updates and on the environment steps per second."""
-    tokens = steps.scalars.get("tokens_per_s") if steps is not None else None
-    if tokens is not None and shares.get(UPDATE):
-        yield Note.of(
-            "Updates train on {rate:count} generated tokens/s.", rate=tokens / shares[UPDATE]
-        )
+    for name, words in (("tokens_per_s", ""), ("least_tokens_per_s", "at least ")):
+        tokens = steps.scalars.get(name) if steps is not None else None
+        if tokens is not None and shares.get(UPDATE):
+            text = f"Updates train on {words}{{rate:count}} generated tokens/s."
+            yield Note.of(text, rate=tokens / shares[UPDATE])
     for row in phases.rows():
         if row["phase"] == "environment" and row["host_ratio"]:
             seconds = row["host_ns"] / row["host_ratio"] / 1e9
