@@ -297,8 +297,6 @@ def end_pass():
     if phase != "eval":
         state["pass"] = phase, start_ns, now
     _end_decoded_pass(phase, start_ns, now)
-    if "rollout" in state:
-        _extend_rollout()
     end_training()
 
 
@@ -409,14 +407,18 @@ def note_action(is_new=True):
     """Note that the program acts on a pass without gradients; if not ``is_new``, it has acted."""
     state = local.__dict__
     if "rollout" in state and "decoded" not in state and (is_new or state["rollout"][2]):
-        _extend_rollout(is_new)
+        _extend_rollout(True)
 
 
-def _extend_rollout(has_environment=False):
-    """Note a pass without gradients, or a step of an environment."""
+def _extend_rollout(acts=False):
+    """Note a pass without gradients, or an action, which the rollout includes.
+
+    Passes after the last action, for example of a target network, belong to no rollout.
+    """
     now = time_ns()
     rollout = local.__dict__.setdefault("rollout", [now, now, False])
-    rollout[1:] = now, rollout[2] or has_environment
+    if acts:
+        rollout[1:] = now, True
 
 
 def _end_rollout():
