@@ -179,3 +179,31 @@ def test_elsewhere_and_in_steps_that_are_asked_for_every_window_has_operators(op
     assert asked
     assert all(one["use_cpu"] for one in asked)
     assert not any("record_shapes" in one for one in asked)
+
+
+def test_a_window_is_prepared_and_opened_in_ranges_of_the_recorder(runtime, monkeypatch):
+    """On a GPU, the first preparation takes as long as many steps."""
+    session, windows = runtime("session"), runtime("hook_windows")
+    events = []
+    emitter = SimpleNamespace(
+        push=lambda name, number: events.append((name, number)),
+        pop=lambda: events.append("end"),
+        start=lambda name, number: events.append((name, number)),
+    )
+    monkeypatch.setattr(session, "emitter", lambda: emitter)
+    profile = SimpleNamespace(
+        _prepare_trace=lambda: events.append("prepare"),
+        _start_trace=lambda: events.append("open"),
+    )
+    torch = SimpleNamespace(
+        _C=SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False)),
+        autograd=SimpleNamespace(profiler=SimpleNamespace(profile=lambda **_: profile)),
+        cuda=SimpleNamespace(is_initialized=lambda: False),
+    )
+    opened = windows._Windows(torch, 5, 2, 0)
+    for number in range(6):
+        opened.at_step(number)
+    assert events == [
+        *(("traceprof.window.start", 4), "prepare", "end"),
+        *(("traceprof.window.start", 5), "open", ("traceprof.window", 5), "end"),
+    ]
