@@ -145,7 +145,8 @@ def straggler(context: Context) -> Iterator[Finding]:
     if find_late_host_or_rack(context.ranks) is not None:
         return
     slow = _find_straggler(context)
-    if slow is not None and find_roles(context.ranks).are_whole(slow.places):
+    roles = find_roles(context.ranks)
+    if slow is not None and (roles.have_server or roles.are_whole(slow.places)):
         return  # `role_waits` reports that one role waits for another
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
     if slow is None or ratio < _MIN_SHARE_RATIO:

@@ -1,8 +1,9 @@
-"""Finds the roles of ranks in post-training: ranks that train, and ranks that work for them.
+"""Finds the roles of ranks: ranks that train, and ranks that work for them.
 
 A rank trains if it has a backward pass or an optimizer. Another rank that shares collectives with
 it has the role of its named phases (rollout, reference, reward, environment). A rank without named
-phases trains if it has steps, and rolls out if it only computes.
+phases trains if it has steps, and rolls out if it only computes. A rank whose hooks recorded an
+optimizer without backward passes, or only communication, is a server: it keeps the parameters.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from traceprof.names.ranges import PHASES
 
 TRAINER: Final = "trainer"
 ROLLOUT: Final = "rollout"
+SERVER: Final = "server"
 _TRAINS: Final = tuple(map(PHASES.index, ("backward", "optimizer")))
 _ROLE_OF_PHASE: Final = {
     "rollout": ROLLOUT,
@@ -43,6 +45,11 @@ class Roles:
     """The roles of ranks, by position in `find_members`; empty if all ranks have one role."""
 
     of_member: Mapping[int, str]
+
+    @property
+    def have_server(self) -> bool:
+        """Return whether a rank keeps the parameters of the others."""
+        return SERVER in self.of_member.values()
 
     def are_whole(self, places: Collection[int]) -> bool:
         """Return whether ``places`` are all ranks of one or more roles."""
@@ -98,4 +105,19 @@ def _roles_in(trace: Trace) -> dict[int, str]:
             time_ns = int(lengths_of(rows.take(rows["process"] == process)).sum())
             if time_ns > longest.get(process, 0):
                 longest[process], found[process] = time_ns, role
-    return {**found, **dict.fromkeys(training, TRAINER)}
+    return {**found, **dict.fromkeys(training, TRAINER), **_servers_in(trace, found)}
+
+
+def _servers_in(trace: Trace, found: Mapping[int, str]) -> dict[int, str]:
+    """Return the processes that only update parameters, or only communicate.
+
+    The recorder sees all optimizers and backward passes, so ranges of other tools do not count.
+    """
+    ranges = trace.whole.ranges.take(trace.whole.ranges["domain"] == TRACEPROF_DOMAIN)
+    plain = [text.partition("#")[0] for text in ranges["name"].texts.tolist()]
+    updates, learns = (
+        {*ranges["process"][ranges["name"].by_text(np.array(plain) == name)].tolist()}
+        for name in ("optimizer", "backward")
+    )
+    silent = {*ranges["process"].tolist()} & {*trace.whole.collectives["process"].tolist()}
+    return dict.fromkeys((updates - learns) | (silent - found.keys() - learns), SERVER)
