@@ -48,14 +48,16 @@ def on_phases(
     *,
     only_rollouts: bool = False,
 ) -> Iterator[Note]:
-    """Yield a note on the shares of the phases on the CPU of the first process.
+    """Yield a note on the shares of the phases on the CPU of the first process that has steps.
 
     With ``only_rollouts``, yield it only if the process rolls out and learns from it.
     """
     phases, steps = table_of(results, "phases"), results.get("steps")
     if phases.empty:
         return
-    first = phases.take(phases["process"] == phases["process"][0])
+    with_steps = table_of(results, "steps")
+    has_steps = np.isin(phases["process"], with_steps["process"] if len(with_steps) else [])
+    first = phases.take(phases["process"] == phases["process"][int(has_steps.argmax())])
     shares = dict(zip(first["phase"].tolist(), first["host_ratio"].tolist(), strict=True))
     has_rollouts = bool(shares.keys() & {"generation", "environment"}) and _has_rollouts(steps)
     if only_rollouts and not has_rollouts:

@@ -148,6 +148,8 @@ def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[
         # Several threads may train: use the one with the most. Prefetching runs on other threads.
         distinct, counts = np.unique(closing_threads, return_counts=True)
         main = distinct[counts.argmax()]
+        if 2 * counts.max() < counts.sum() and not (phase == BACKWARD).any():
+            continue  # a parameter server: the requests of its clients take turns
         is_main = thread == main
         if not (is_main & (phase == BACKWARD)).any():
             is_main |= phase == BACKWARD

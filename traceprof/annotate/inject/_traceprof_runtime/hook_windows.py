@@ -126,7 +126,7 @@ class _Windows:
         self._open_range = None
         self._is_making_profile = False
         self._process = os.getpid()
-        self._thread = None  # the thread that opened the last window: only it can close it
+        self._thread = None  # opened the last window; only it can close it. Numbers are used again.
         self._due_ns = None  # when the next window by time begins, or the open one ends
 
     def give_way_to_program(self):
@@ -184,7 +184,7 @@ class _Windows:
         Threads of C++ (requests of torch.distributed.rpc) take turns.
         """
         if self._stop_at is not None:
-            return self._thread != threading.get_ident()
+            return self._thread is not threading.current_thread()
         return isinstance(threading.current_thread(), threading._DummyThread)
 
     def open_for(self, number, n_steps):
@@ -193,7 +193,8 @@ class _Windows:
         The process may have been forked since the last window.
         """
         self._process, self._active = os.getpid(), n_steps
-        self._start(number)
+        if not self._is_of_other_thread():
+            self._start(number)
 
     @leave_out
     def _prepare_early(self, number):
@@ -230,7 +231,7 @@ class _Windows:
             complain("no operators are recorded", error)
         else:
             self._stop_at = number + (self._trial_steps or self._active)
-            self._thread = threading.get_ident()
+            self._thread = threading.current_thread()
             self._open_range = (emitter, emitter.start("traceprof.window", number))
         finally:
             emitter.pop()
