@@ -126,7 +126,7 @@ def _batches(trace: Trace) -> Table:
 
 
 def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the number of tokens generated in each step, and the lower bounds in it; {}: unknown."""
+    """Return the tokens generated in each step, and the lower bounds among them; {} if unknown."""
     marks = trace.marks
     is_least = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "generated.least")
     is_tokens = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "generated.tokens")

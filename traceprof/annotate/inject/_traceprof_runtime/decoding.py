@@ -102,8 +102,9 @@ class Sequence:
         has_prompt = self.n_passes == 1 and self.last > 1
         return self.is_cached or has_prompt or _has_cache(kwargs)
 
-    def is_read_by(self, module, shape):
+    def is_read_by(self, module, tokens):
         """Return whether a pass of another model may verify the drafts of a round."""
+        shape = shape_of(tokens)
         if self.is_read or shape is None or self.module == id(module) or shape[0] != self.batch:
             return False
         is_whole = shape[1] - self.length in (0, 1)

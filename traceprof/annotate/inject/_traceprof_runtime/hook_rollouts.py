@@ -265,29 +265,32 @@ def _phase_of_pass(torch, module, args, kwargs):
     if local.__dict__.get("open_calls"):
         return "eval"
     tokens = find_tokens(torch, args, kwargs)
-    shape = shape_of(tokens)
+    phase = _phase_of_decoded(torch, module, tokens, kwargs)
+    if phase is not None or tokens is None:
+        return phase or "eval"
+    if not _is_whole_sequence(shape_of(tokens)):
+        local.decoded = Sequence(module, tokens, time_ns())
+        return GENERATION
+    phase = phase_of_scores(type(module).__name__)
+    if last is not None and phase == (LOGPROBS if last[0] == READING else last[0]):
+        _extend_pass(phase, *last[1:])
+    return phase
+
+
+def _phase_of_decoded(torch, module, tokens, kwargs):
+    """Return the phase of a pass that extends or reads the decoded sequences, or None: end them."""
     while "decoded" in local.__dict__:
         decoded = local.decoded
         if decoded.is_extended(torch, module, tokens, kwargs):
             if decoded.n_passes >= MIN_DECODED:
                 _mark_running(decoded.batch)
             return GENERATION
-        if decoded.is_read_by(module, shape):
+        if decoded.is_read_by(module, tokens):
             return decoded.note_reader(module, tokens, time_ns())
         end_decoding()
         if decoded.rival is not None:
             local.decoded = decoded.rival
-        if last is not None and last[0] == READING:
-            last = (LOGPROBS, *last[1:])
-    if shape is None:
-        return "eval"
-    if _is_whole_sequence(shape):
-        phase = phase_of_scores(type(module).__name__)
-        if last is not None and last[0] == phase:
-            _extend_pass(*last)
-        return phase
-    local.decoded = Sequence(module, tokens, time_ns())
-    return GENERATION
+    return None
 
 
 def end_pass():
