@@ -72,14 +72,14 @@ class Sequence:
     extends if it is no reader, and ``score`` is the time of its pass if this may be a score.
     """
 
-    def __init__(self, module, tokens, start_ns):
+    def __init__(self, module, tokens, start_ns, prefill_ns=None):
         shape = shape_of(tokens)
         self.module, self.start_ns, self.end_ns = id(module), start_ns, start_ns
         self.n_sequences, self.n_tokens, self.n_passes = shape[0], 0, 0
         self.batch, self.length, self.last = shape[0], shape[1], shape[1]
         self.is_cached = False
         self.reader, self.rival, self.is_speculative, self.is_read = None, None, False, False
-        self.score, self.prefill_ns = None, start_ns
+        self.score, self.prefill_ns = None, prefill_ns or start_ns
         self.begin, self.n_drafted, self.n_least, self.prompt = shape[1], 0, 0, tokens
         self._parts = set()
         self.add(shape)
@@ -121,25 +121,25 @@ class Sequence:
         """
         is_score = self.n_passes >= MIN_DECODED and shape_of(tokens)[1] >= self.length
         self.reader, self.is_read = id(module), True
-        self.rival = None if is_score else Sequence(module, tokens, now_ns)
-        if self.rival and self.n_passes == 1:  # the target may have read the prompt first
-            self.rival.prefill_ns = self.start_ns
+        # The target may have read the prompt first.
+        prefill_ns = self.start_ns if self.n_passes == 1 else now_ns
+        self.rival = None if is_score else Sequence(module, tokens, now_ns, prefill_ns)
         self.is_speculative |= (self.module, self.reader) in _pairs
         self.n_least += self.batch  # at least one token of each sequence, drafted or not
-        if self.is_speculative:
-            return GENERATION
-        return READING if is_score else "eval"
+        return GENERATION if self.is_speculative else READING if is_score else "eval"
 
     def is_extended(self, torch, module, tokens, kwargs):
         """Return whether a pass extends the sequences, and note it if so; it may have no tokens."""
         if tokens is None:
             return self.has_part(module)
-        if self.is_read:
-            is_next = self.is_resumed(torch, module, tokens, kwargs)
-        else:
-            is_next = self.is_continued(module, shape_of(tokens), kwargs)
+        shape = shape_of(tokens)
+        is_next = (
+            self.is_resumed(torch, module, tokens, kwargs)
+            if self.is_read
+            else self.is_continued(module, shape, kwargs)
+        )
         if is_next:
-            self.add(shape_of(tokens))
+            self.add(shape)
         return is_next
 
     def is_resumed(self, torch, module, tokens, kwargs):
@@ -148,14 +148,12 @@ class Sequence:
         if id(module) != self.module or batch != self.batch:
             return False
         has_cache = self.is_cached or _has_cache(kwargs)
-        if has_cache:
-            is_next = length <= _MAX_RESUMED and (
-                self.is_speculative or self.begin > _MAX_RESUMED or _has_cache(kwargs)
-            )
-        else:
-            is_next = self.begin < length <= self.length + 2 and (
-                self.is_speculative or _is_prefix(torch, self.prompt, tokens)
-            )
+        least, most = (1, _MAX_RESUMED) if has_cache else (self.begin + 1, self.length + 2)
+        is_next = least <= length <= most and (
+            self.is_speculative
+            or (has_cache and (self.begin > _MAX_RESUMED or _has_cache(kwargs)))
+            or (not has_cache and _is_prefix(torch, self.prompt, tokens))
+        )
         if is_next:
             _pairs.add((self.module, self.reader))
             self.n_least += 0 if has_cache else length - self.begin - 1

@@ -156,7 +156,7 @@ class _Windows:
         elif number >= self._next_start and session.is_capturing():
             self._start(number)
         elif number + 1 == self._next_start:
-            self._prepare_early(number)
+            self._prepare()
 
     def at_activity(self):
         """Open or close a window by time, in a program without detected steps."""
@@ -196,17 +196,14 @@ class _Windows:
         if not self._is_of_other_thread():
             self._start(number)
 
-    @leave_out
-    def _prepare_early(self, number):
-        """Prepare a window in a range of the recorder: on a GPU, it takes long the first time."""
-        emitter = session.emitter()
-        emitter.push("traceprof.window.start", number)
-        self._prepare()
-        emitter.pop()
-
     def _prepare(self):
-        """Create and prepare a profiler, unless one is prepared or the program's is running."""
+        """Create and prepare a profiler, unless one is prepared or the program's is running.
+
+        On a GPU, it takes long the first time, so it has a range of the recorder.
+        """
         if self._prepared_profile is None and not self._torch._C._autograd._profiler_enabled():
+            emitter = session.emitter()
+            emitter.push("traceprof.window.start", steps.number)
             try:
                 profile = self._make_profile()
                 profile._prepare_trace()
@@ -214,17 +211,19 @@ class _Windows:
             except Exception as error:
                 self._next_start = _NEVER
                 complain("no operators are recorded", error)
+            finally:
+                emitter.pop()
 
     @leave_out
     def _start(self, number):
         """Open a window."""
+        self._prepare()
+        profile, self._prepared_profile = self._prepared_profile, None
+        if profile is None:
+            return
         emitter = session.emitter()
         emitter.push("traceprof.window.start", number)
         try:
-            self._prepare()
-            profile, self._prepared_profile = self._prepared_profile, None
-            if profile is None:
-                return
             profile._start_trace()
         except Exception as error:
             self._next_start = _NEVER
