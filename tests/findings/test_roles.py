@@ -272,3 +272,12 @@ def test_a_parameter_server_and_its_workers_are_roles(has_optimizer: bool, late:
     # With a late worker, the server is 10 ms later, and the other worker waits for 40 ms.
     true = (68, 35 if late else 30)
     assert shares == pytest.approx(true, abs=1.5)
+
+
+def test_a_rank_whose_backward_pass_shows_only_in_its_operators_is_no_server() -> None:
+    name = "autograd::engine::evaluate_function: MmBackward0"
+    trains = rank_of_server(0, has_optimizer=True)
+    operators = TraceBuilder().host_op(name, 55 * MS, 56 * MS, process=1).build().host_ops
+    traces = [trains.with_tables({"host_ops": operators}), rank_of_server(1, has_optimizer=False)]
+    ranks = run_of(*(RankTrace(trace, rank, rank, "vm") for rank, trace in enumerate(traces)))
+    assert not find_roles(ranks).of_member

@@ -30,7 +30,6 @@ from traceprof.names.ranges import PHASES
 TRAINER: Final = "trainer"
 ROLLOUT: Final = "rollout"
 SERVER: Final = "server"
-_TRAINS: Final = tuple(map(PHASES.index, ("backward", "optimizer")))
 _ROLE_OF_PHASE: Final = {
     "rollout": ROLLOUT,
     "generation": ROLLOUT,
@@ -90,9 +89,10 @@ def _roles_in(trace: Trace) -> dict[int, str]:
     ranges, phases = trace.whole.ranges, phases_of_all_ranges(trace)
     steps = find_steps(trace.whole)
     with_steps = steps.table["process"].tolist() if steps.source != FORWARD_PASSES else []
-    training = {*ranges["process"][np.isin(phases, _TRAINS)].tolist()}
     operators = trace.whole.host_ops
-    training |= {*operators["process"][autograd_rows(operators["name"])].tolist()}
+    learning = {*operators["process"][autograd_rows(operators["name"])].tolist()}
+    learning |= {*ranges["process"][phases == PHASES.index("backward")].tolist()}
+    updating = ranges["process"][phases == PHASES.index("optimizer")].tolist()
     # The recorder tells passes with and without gradients apart, so these ranks only evaluate.
     without_gradients = (phases == PHASES.index("eval")) & (ranges["domain"] == TRACEPROF_DOMAIN)
     found = dict.fromkeys(np.unique(trace.whole.kernels["process"]).tolist(), ROLLOUT)
@@ -105,19 +105,17 @@ def _roles_in(trace: Trace) -> dict[int, str]:
             time_ns = int(lengths_of(rows.take(rows["process"] == process)).sum())
             if time_ns > longest.get(process, 0):
                 longest[process], found[process] = time_ns, role
-    return {**found, **dict.fromkeys(training, TRAINER), **_servers_in(trace, found)}
+    found |= dict.fromkeys((*updating, *learning), TRAINER)
+    return {**found, **dict.fromkeys(_servers_in(trace, found.keys(), learning), SERVER)}
 
 
-def _servers_in(trace: Trace, found: Mapping[int, str]) -> dict[int, str]:
+def _servers_in(trace: Trace, known: Collection[int], learning: Collection[int]) -> set[int]:
     """Return the processes that only update parameters, or only communicate.
 
     The recorder sees all optimizers and backward passes, so ranges of other tools do not count.
     """
     ranges = trace.whole.ranges.take(trace.whole.ranges["domain"] == TRACEPROF_DOMAIN)
-    plain = [text.partition("#")[0] for text in ranges["name"].texts.tolist()]
-    updates, learns = (
-        {*ranges["process"][ranges["name"].by_text(np.array(plain) == name)].tolist()}
-        for name in ("optimizer", "backward")
-    )
+    is_update = [text.partition("#")[0] == "optimizer" for text in ranges["name"].texts.tolist()]
+    updating = {*ranges["process"][ranges["name"].by_text(np.array(is_update, bool))].tolist()}
     silent = {*ranges["process"].tolist()} & {*trace.whole.collectives["process"].tolist()}
-    return dict.fromkeys((updates - learns) | (silent - found.keys() - learns), SERVER)
+    return (updating | silent.difference(known)).difference(learning)
