@@ -230,7 +230,7 @@ def _notes_on_more(kernels: Table) -> Iterator[Note]:
         names = names.assign(**{f"n_{side}": groups.sums(n), f"blocks_{side}": groups.sums(total)})
     names = names.assign(more_ns=groups.sums(kernels["more_ns"]))
     for row in names.take(names["more_ns"] > 0).in_order("-more_ns").rows()[:_N_KERNELS]:
-        text = "{name}: {n_before:count} launches per step before, {n_after:count} after"
+        text = "{name}: {n_before:count} launch(es) per step before, {n_after:count} after"
         if not np.isnan(row["blocks_before"] + row["blocks_after"]):
             text += "; {blocks_before:count} blocks per step before, {blocks_after:count} after"
         yield Note.of(text, **row | {"name": short_name(row["name"])})

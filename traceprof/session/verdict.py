@@ -47,7 +47,7 @@ _OPTION_WORDS: Final = ("record ", "record`", "name parts", "--", "traceprof.ste
 
 _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
-    "device_memory": "copies within the GPU",
+    "device_memory": "memsets and copies within the GPU",
 }
 _GPU_BOUND: Final = "GPU-bound"
 _NO_KERNEL: Final = "no kernel ran"
@@ -190,6 +190,8 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     if working >= _MAIN_RATIO:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
         second_words = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
+        if second_words and len(findings) and 2 * findings["claimed_ratio"][0] >= shares[largest]:
+            second_words = _whom_ranks_wait_for(findings, largest) or second_words
         return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
     is_once = is_known(findings["one_time_ns"]) if len(findings) else None
     if is_once is not None and findings["claimed_ratio"][is_once].sum() >= _MAIN_RATIO:
