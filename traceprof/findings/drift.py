@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from traceprof.findings.claims import Claim, ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.machine import notes_on_machine
 from traceprof.findings.rules import Finding, rule
+from traceprof.measures.collectives.members import find_members
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import floats, lengths_of, mean_of, owner_of
 from traceprof.measures.steps.drift import Drift
@@ -21,7 +23,7 @@ from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS, DEVICE_PARTS
 from traceprof.measures.steps.steadiness import MIN_STEPS_FOR_RISE
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by
+from traceprof.model.grouping import grouped_by, groups_of
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -32,6 +34,10 @@ from traceprof.names.ranges import PHASES
 _MIN_PART_RATIO: Final = 0.1
 """Minimum share of a part in the growth, to be in the evidence."""
 _N_KERNELS: Final = 2
+_MIN_RANKS: Final = 2
+_MIN_LATE_RATIO: Final = 0.5
+"""Minimum share of the growth in which the compute of one rank grows more than on the others."""
+_SIDES: Final = ("before", "after")
 _HOST: Final = (*(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS)), "outside_ns")
 _UNNAMED: Final = "outside named phases"
 _CLOCK: Final = "sm_clock_mhz"
@@ -102,6 +108,13 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
     parts = _growth(before, after, DEVICE_PARTS)
     main = next(iter(parts), "")
     evidence = [*_notes_on_growth(parts, drift)]
+    process = _late_process(table, drift) if main == "exposed_communication_ns" else None
+    if process is not None:
+        rows = (side[table["process"][side] == process] for side in (drift.before, drift.after))
+        notes, action = _explain(context, replace(drift, **dict(zip(_SIDES, rows, strict=True))))
+        late = next(one.label for one in find_members(context.ranks) if one.process == process)
+        who = Note.of("the other ranks wait for {late}, and the next values are its own", late=late)
+        return [*evidence, who, *notes], f"Check {late}. {action}"
     machine = [*notes_on_machine(table, drift.after, drift.before)]
     if main != "compute_ns":
         host = _growth(before, after, _HOST) if main in ("", "idle_ns") else {}
@@ -127,6 +140,23 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
         Note.of("GPU clock {before:count} MHz before, {after:count} MHz after", **clocks)
     )
     return evidence + machine, f"{lead} {_LOOK_FOR_OTHERS}"
+
+
+def _late_process(table: Table, drift: Drift) -> int | None:
+    """Return the rank whose compute grew most, if that explains most of the growth of the steps."""
+    n_processes = len(np.unique(table["process"][drift.before]))
+    if n_processes < _MIN_RANKS or "compute_ns" not in table:
+        return None
+    after, before = (
+        dict(zip(*(column.tolist() for column in (*by.values, by.means(ns))), strict=True))
+        for rows in (drift.after, drift.before)
+        for by, ns in [(groups_of(table["process"][rows]), table["compute_ns"][rows])]
+    )
+    grown = {process: after[process] - before[process] for process in after.keys() & before}
+    process = max(grown, key=lambda one: grown[one])
+    others = np.median([ns for one, ns in grown.items() if one != process])
+    is_late = grown[process] - others >= _MIN_LATE_RATIO * (drift.after_ns - drift.before_ns)
+    return int(process) if is_late else None
 
 
 def _growth(before: Table, after: Table, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:

@@ -350,8 +350,8 @@ def _visible_problems(
     ``costs`` are the one-time and periodic costs on the page.
     """
     visible = {_OCCASIONS_OF.get(note.values["kind"], "") for note in costs}
-    if parts.get("idle", 0.0) >= CONSIDERABLE:
-        visible.add("idle time")
+    of_parts = {"idle time": IDLE, "interconnect bandwidth": COMMUNICATION}
+    visible |= {name for name, part in of_parts.items() if parts.get(part, 0.0) >= CONSIDERABLE}
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= MAX_STEADY_RATIO:
         visible.add("step time variation")
     if steps is not None and steps.scalars.get("profiler_overhead_ratio", 0.0) >= CONSIDERABLE:
