@@ -107,6 +107,36 @@ def test_more_blocks_of_as_many_kernels_are_larger_kernels() -> None:
     assert "partly communication-bound" not in text
 
 
+def _train(machine: Machine, _: int) -> Generator[Meeting, None, None]:
+    for _ in range(8):
+        machine.launch(BF16, 3 * MS, shape=_shape(64))
+    yield Meeting("all_reduce", RANKS, 2 * MS, 100_000_000)
+
+
+def _run_with_slow(*slow: int, turns: bool = False) -> Ranks:
+    def body(machine: Machine, step: int) -> Generator[Meeting, None, None]:
+        is_slow = machine.rank == slow[step * 7 % 3 % len(slow)] if turns else machine.rank in slow
+        machine.kernel_factor = 1.3 if is_slow else 1.0
+        yield from _train(machine, step)
+
+    return several(lambda _: loop(body, 24), 4)()
+
+
+def test_two_gpus_that_are_always_slow_do_not_take_turns() -> None:
+    """Which of the two is last is chance: both are 7.2 ms late in each step of 33.2 ms."""
+    text = page_of(_run_with_slow(1, 3))
+    found = re.search(r"1\. Slow GPUs: .* wait for rank 1, rank 3 .*? Saves up to ([\d.]+) ms", text)
+    assert found
+    assert float(found[1]) == pytest.approx(7.2, rel=0.05)
+    assert "take turns" not in text
+
+
+def test_gpus_that_take_turns_are_not_always_slow() -> None:
+    text = page_of(_run_with_slow(0, 1, 2, turns=True))
+    assert "take turns being slow" in text
+    assert "Slow GPUs:" not in text
+
+
 def test_a_slow_stage_does_not_make_the_bubble_fine() -> None:
     def run_with(factor: float) -> str:
         return page_of(
