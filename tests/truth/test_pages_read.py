@@ -66,7 +66,8 @@ _TIME: Final = r"\d[\d,.]* (?:ns|µs|ms|s|min|h|d)\b"
 _SHARE: Final = r"(?P<share>[\d.]+)%"
 _SAVES: Final = re.compile(
     rf"Saves +(?:up to |about )?(?P<part>{_TIME}) of (?P<whole>{_TIME}) (?P<base>per step|"
-    rf"per iteration|per step including (?:slow steps|checkpoints|compilations)|in the window) \({_SHARE}"
+    r"per iteration|per step including (?:slow steps|checkpoints|compilations)|in the window) "
+    rf"\({_SHARE}"
 )
 _OF_TIME: Final = re.compile(
     rf"{_SHARE} of (?:step|iteration|the analyzed) time \((?P<part>{_TIME}) of (?P<whole>{_TIME})\)"

@@ -40,9 +40,7 @@ _MIN_CAUSE_RATIO: Final = 0.5
 _MORE, _SLOWER, _OTHER = "more work", "the same work takes longer", "no compute"
 _EXPERTS: Final = "experts with more tokens"
 _MIN_SAME_RATIO: Final = 0.9
-_QUERY: Final = (
-    "`nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1`"
-)
+_QUERY: Final = "`nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1`"
 _WHY: Final = {_MORE: " (uneven batches)", _EXPERTS: " (uneven load of experts)"}
 _ACTIONS: Final = {
     _EXPERTS: BALANCE_EXPERTS,

@@ -24,7 +24,7 @@ _BASE: Final = "the mean step with compilations"
 
 
 @rule(
-    "kernel loading",
+    "step time variation",
     "code that is compiled again in the loop",
     about=STEPS,
     show="steps",
@@ -55,8 +55,8 @@ def recompilation(context: Context) -> Iterator[Finding]:
         kind=Kind.BOUNDED,
         evidence=(
             Note.of(
-                "the first in step {first:number}, the last in step {last:number}; {all:count} "
-                "steps/s with compilations, {usual:count} steps/s without",
+                "compiled from step {first:number} to step {last:number}; {all:count} steps/s with "
+                "compilations, {usual:count} steps/s without",
                 first=int(of_process["step"][0]),
                 last=int(of_process["step"].max()),
                 all=1e9 / mean_ns,

@@ -402,9 +402,7 @@ def _note_on_rank(slow: RankLateness) -> Note:
     )
 
 
-def claims_on_waiting(
-    context: Context, places: Collection[int], cost_ns: int
-) -> tuple[Claim, ...]:
+def claims_on_waiting(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
     """Return claims on the time in which devices wait for the members at ``places``.
 
     Without the delay, every rank would be done ``cost_ns`` earlier. The other ranks would wait that

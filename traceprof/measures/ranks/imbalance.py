@@ -38,8 +38,9 @@ def find_imbalance(ranks: Ranks) -> Table:
     Columns: step, member (the rank with the most work, by position in `find_members`), excess_ns
     (the work of that rank minus the mean of all ranks; 0 within the accuracy of the clocks), late
     (the positions of all ranks whose work is closer to the most than to the least), beyond_ns (the
-    most work minus the mean of the ranks that are not late), start_ns, and end_ns. Empty if ranks are stages of a pipeline, which have different work by
-    design, or if waiting cannot be attributed.
+    most work minus the mean of the ranks that are not late), start_ns, and end_ns. Empty if ranks
+    are stages of a pipeline, which have different work by design, or if waiting cannot be
+    attributed.
     """
     steps, _, work_ns = aligned_steps(ranks.whole)
     place = {member.process: i for i, member in enumerate(find_members(ranks))}

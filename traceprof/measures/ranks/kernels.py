@@ -43,7 +43,7 @@ class KernelExcess:
     ``slower_ns`` is the extra time of kernels with the same grid, ``factor`` their slowdown, and
     ``more_ns`` the extra time of more kernels or larger grids. ``kernel`` is the name of the kernel
     with the most extra work ("" if none). ``count_ratio`` and ``blocks_ratio`` compare its launches
-    and its thread blocks with the other ranks (NaN: its grids are unknown, or no other rank runs it).
+    and its thread blocks with the other ranks (NaN: unknown grids, or no other rank runs it).
     ``has_grids`` is whether the grids of all kernels of the rank are known. ``experts_ratio`` is
     the share of grouped GEMMs (experts) in the extra time of the kernels that take longer in total.
     """
