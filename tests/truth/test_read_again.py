@@ -6,18 +6,21 @@ import re
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from tests.requirements import require
 from tests.truth.loops import BF16, Pipeline
 from tests.truth.machine import MS, US, Machine, Meeting, Program, run
 from tests.truth.scenarios import HEALTHY, one, parallel, several
 from traceprof.comparison.explaining import explain
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
+from traceprof.render.formatting import sentences
 from traceprof.render.registry import Options, render
-from traceprof.session.answer import page
-from traceprof.session.run import run_of
+from traceprof.session.answer import answer, page
+from traceprof.session.run import Run, open_run, run_of
 
 RANKS = (0, 1, 2, 3)
 
@@ -223,3 +226,66 @@ def test_phases_of_a_step_that_ran_long_before_its_kernels_say_so() -> None:
     waiting = one(replace(HEALTHY, is_item_read=True))()
     notes = explain(run_of(decide_steps(waiting)), "step:10").results["explain"].notes
     assert not any("earlier GPU work" in note.text for note in notes)
+
+
+def _shared(name: str) -> Run:
+    return open_run([Path(require("traces")) / name])
+
+
+@pytest.mark.traces
+def test_excluded_steps_are_those_that_no_rank_counts() -> None:
+    """59 slow steps of two ranks are 39 steps; none of them is in the mean."""
+    run = _shared("elastic-launcher-without-rank")
+    text = render("text", page(run), Options(is_whole=True))
+    assert "Steps excluded from the measures: 39 slow (2.84 s)" in text
+    assert "39 slow steps out of 378" in text
+    said = explain(run, "slowest").results["explain"].scalars["answer"]
+    assert said == "step 218 is 24.0 ms longer than step 353, mean of 2 processes"
+
+
+@pytest.mark.traces
+def test_the_shorter_of_two_steps_is_no_median() -> None:
+    found = explain(_shared("h100/serve-embedded.sqlite.gz"), "slowest").results["explain"]
+    assert "261.2% longer than step 1" in found.scalars["answer"]
+    assert "step 1 is the shorter median step among 2 other usual steps." in sentences(found.notes)
+
+
+@pytest.mark.traces
+def test_a_kernel_of_an_unknown_gpu_counts_once() -> None:
+    run = _shared("../wild/rocprofv3_results.db")
+    ranks, devices = (run.result(name).table.row(0) for name in ("ranks", "breakdown"))
+    assert ranks["compute_ns"] == devices["compute_ns"] == 1000
+    assert ranks["device"] == ""
+    shown = render("text", answer(run, ["breakdown"]), Options(is_whole=True))
+    assert "GPU (number unknown)" in shown
+    assert "GPU -1" not in shown
+
+
+@pytest.mark.traces
+def test_a_memset_is_no_copy() -> None:
+    text = page_of(_shared("nsys/2025.5-no-kernels.sqlite").of_ranks())
+    assert "memsets and copies within the GPU 100.0%" in text
+
+
+@pytest.mark.traces
+def test_bytes_beside_a_count_per_iteration_are_those_of_one_copy() -> None:
+    """200 copies of 4 iterations move 177 MB: not 177 MB in 50 copies."""
+    text = page_of(_shared("nsys/2024.5-cloverleaf-a100.sqlite").of_ranks())
+    assert "50 copies of pageable memory per iteration (mean size 886 kB at 24.1 GB/s)" in text
+
+
+@pytest.mark.traces
+def test_the_heads_of_a_comparison_of_iterations_are_whole() -> None:
+    found = explain(_shared("nsys/2024.5-cloverleaf-a100.sqlite"), "slowest")
+    text = render("text", found, Options(width=120))
+    assert re.search(r" iter\. 2 +iter\. 1 +difference", text)
+
+
+@pytest.mark.traces
+def test_views_do_not_compute_on_the_cpu() -> None:
+    """141 of 202 ms in operators without a CUDA call are `aten::split_with_sizes`, a view."""
+    text = page_of(_shared("kineto/resnet18-2ranks-v100").of_ranks())
+    assert "aten::split_with_sizes" in text
+    assert "mostly operators:" in text
+    assert "avoid loops over views and slices" in text
+    assert "CPU tensors" not in text

@@ -330,13 +330,10 @@ def _notes_on_lag(ranks: Ranks, side: WindowSide) -> list[Note]:
     """Return a note if the CPU phases of a step run long before its GPU work."""
     ledger = step_ledger(ranks)
     rows = ledger.take(ledger["on_device"] & (ledger["step"] == side.step))
-    if rows.empty:
-        return []
-    lag_ns = float(np.median(rows["device_start_ns"] - rows["start_ns"]))
-    if lag_ns < _MIN_LAG_RATIO * float(rows["duration_ns"].mean()):
-        return []
+    lag_ns = mean_of(rows["device_start_ns"] - rows["start_ns"])  # NaN without rows
+    is_long = lag_ns >= _MIN_LAG_RATIO * mean_of(rows["duration_ns"])
     text = "The GPUs start this step {lag:ns} after the CPU, so its CPU phases overlap earlier GPU "
-    return [Note.of(f"{text}work.", lag=lag_ns)]
+    return [Note.of(f"{text}work.", lag=lag_ns)] if is_long else []
 
 
 def _usual_answer(side: WindowSide, other: WindowSide, ratio: float, *, is_slowest: bool) -> str:

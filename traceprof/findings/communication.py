@@ -39,8 +39,8 @@ _MIN_SAVED_RATIO: Final = 0.001
 _ADVICE_BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
-        "For all-reduce: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
-        "accumulation, or send 16-bit gradients (`bf16_compress_hook`).",
+        "For all-reduce of gradients: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
+        "accumulation, or 16 bits (`bf16_compress_hook`). Of activations: sequence parallelism.",
     ),
     (
         re.compile(r"(?i)all_?gather|reduce_?scatter"),

@@ -23,7 +23,7 @@ from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS, DEVICE_PARTS
 from traceprof.measures.steps.steadiness import MIN_STEPS_FOR_RISE
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by, groups_of
+from traceprof.model.grouping import grouped_by
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -34,7 +34,6 @@ from traceprof.names.ranges import PHASES
 _MIN_PART_RATIO: Final = 0.1
 """Minimum share of a part in the growth, to be in the evidence."""
 _N_KERNELS: Final = 2
-_MIN_RANKS: Final = 2
 _MIN_LATE_RATIO: Final = 0.5
 """Minimum share of the growth in which the compute of one rank grows more than on the others."""
 _SIDES: Final = ("before", "after")
@@ -108,7 +107,8 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
     parts = _growth(before, after, DEVICE_PARTS)
     main = next(iter(parts), "")
     evidence = [*_notes_on_growth(parts, drift)]
-    process = _late_process(table, drift) if main == "exposed_communication_ns" else None
+    is_waiting = main == "exposed_communication_ns" and "compute_ns" in table
+    process = _late_process(table, drift) if is_waiting else None
     if process is not None:
         rows = (side[table["process"][side] == process] for side in (drift.before, drift.after))
         notes, action = _explain(context, replace(drift, **dict(zip(_SIDES, rows, strict=True))))
@@ -143,20 +143,21 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
 
 
 def _late_process(table: Table, drift: Drift) -> int | None:
-    """Return the rank whose compute grew most, if that explains most of the growth of the steps."""
-    n_processes = len(np.unique(table["process"][drift.before]))
-    if n_processes < _MIN_RANKS or "compute_ns" not in table:
-        return None
+    """Return the process whose compute grew most, if it explains most of the growth of the steps.
+
+    None if all processes grow alike, and of a single process.
+    """
+    processes = np.unique(table["process"][drift.before])
     after, before = (
-        dict(zip(*(column.tolist() for column in (*by.values, by.means(ns))), strict=True))
+        np.array(
+            [mean_of(table["compute_ns"][rows][table["process"][rows] == p]) for p in processes]
+        )
         for rows in (drift.after, drift.before)
-        for by, ns in [(groups_of(table["process"][rows]), table["compute_ns"][rows])]
     )
-    grown = {process: after[process] - before[process] for process in after.keys() & before}
-    process = max(grown, key=lambda one: grown[one])
-    others = np.median([ns for one, ns in grown.items() if one != process])
-    is_late = grown[process] - others >= _MIN_LATE_RATIO * (drift.after_ns - drift.before_ns)
-    return int(process) if is_late else None
+    grown_ns = after - before
+    least, most = np.sort(grown_ns)[[-2, -1]] if len(grown_ns) > 1 else (0.0, 0.0)
+    is_late = most - least >= _MIN_LATE_RATIO * (drift.after_ns - drift.before_ns)
+    return int(processes[grown_ns.argmax()]) if is_late else None
 
 
 def _growth(before: Table, after: Table, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:

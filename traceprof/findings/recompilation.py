@@ -17,7 +17,6 @@ from traceprof.measures.steps.costs import COMPILING
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.results import Note
 
-_MIN_SHARE_RATIO: Final = 0.01
 _MIN_COMPILATIONS: Final = 3
 """A first compilation, and one for dynamic shapes, are one-time costs."""
 _BASE: Final = "the mean step with compilations"
@@ -41,8 +40,6 @@ def recompilation(context: Context) -> Iterator[Finding]:
         return
     mean_ns = float(table["duration_ns"][is_compiling | context.is_usual].mean())
     excess = Excess(_BASE, mean_ns, 1 - float(usual_ns.mean()) / mean_ns)
-    if excess.ratio < _MIN_SHARE_RATIO:
-        return
     yield Finding(
         title=Note.of(
             "Recompilation takes {share:ratio} of the loop time: {n:count} step(s) compile code, "
