@@ -128,8 +128,7 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     kind = kind.replace("step", ITERATION) if is_pattern else kind
     which = "has the median length of" if is_median else "is the shorter median step among"
-    text = f"{{name}} {which} {{n:count}} {kind}."
-    note = Note.of(text, name=chosen.name, n=len(lengths))
+    note = Note.of(f"{{name}} {which} {{n:count}} {kind}.", name=chosen.name, n=len(lengths))
     return replace(chosen, notes=(*chosen.notes, note), is_median=is_median)
 
 

@@ -34,8 +34,8 @@ from traceprof.names.ranges import PHASES
 _MIN_PART_RATIO: Final = 0.1
 """Minimum share of a part in the growth, to be in the evidence."""
 _N_KERNELS: Final = 2
+# Minimum share of the growth in which the compute of one rank grows more than on the others.
 _MIN_LATE_RATIO: Final = 0.5
-"""Minimum share of the growth in which the compute of one rank grows more than on the others."""
 _SIDES: Final = ("before", "after")
 _HOST: Final = (*(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS)), "outside_ns")
 _UNNAMED: Final = "outside named phases"

@@ -17,8 +17,7 @@ from traceprof.measures.steps.costs import COMPILING
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.results import Note
 
-_MIN_COMPILATIONS: Final = 3
-"""A first compilation, and one for dynamic shapes, are one-time costs."""
+_MIN_COMPILATIONS: Final = 3  # the first one, and one for dynamic shapes, are one-time costs
 _BASE: Final = "the mean step with compilations"
 
 
