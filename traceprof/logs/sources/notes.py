@@ -91,7 +91,9 @@ class NotesReader(LogReader):
         for measure, rate in rates.values():
             name = measure.name.removesuffix(f"_per_{measure.scope}")
             self.run.metric(name, rate, point, scope=measure.scope, over="epoch", is_elapsed=True)
-        for pair in _PAIR.finditer(line.text[match.end() :] + " " + line.text[: match.start()]):
+        for pair in _PAIR.finditer(
+            f"{line.text[match.end() :]};{line.text[: match.start('_length')]}"
+        ):
             key = pair["key"].lower()
             if key not in _TIME_WORDS | rates.keys():
                 name = _NAMES.get(key.removeprefix("val_"), key)

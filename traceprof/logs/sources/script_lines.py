@@ -128,7 +128,7 @@ class ScriptLinesReader(LogReader):
     def _store(
         self, measure: TypedMeasure, quantity: _Quantity, point: LogPoint, over: str
     ) -> None:
-        """Store a value; `end` decides for all accuracies without a unit whether they are percent."""
+        """Store a value; `end` decides whether accuracies without a unit are percent."""
         name = measure.name.removesuffix(f"_per_{measure.scope}")
         is_bare = name in _ACCURACIES and not quantity.unit
         value = quantity.value * (1.0 if is_bare else measure.times)
@@ -147,9 +147,9 @@ class ScriptLinesReader(LogReader):
         is_evaluated = _EVALUATES.match(line.text) is not None
         for measure, quantity in values.values():
             name = _EVALUATED.get(measure.name, "")
-            if is_evaluated and name and name not in values and "train" not in quantity.name:
-                measure = measure._replace(name=name)
-            self._store(measure, quantity, point, "epoch")
+            is_of_training = not is_evaluated or "train" in quantity.name or name in values
+            used = measure if is_of_training or not name else measure._replace(name=name)
+            self._store(used, quantity, point, "epoch")
 
     def _point(self, step: _Quantity, epoch: float, line: LogLine) -> LogPoint:
         """Return the position of a line; steps may count from the start of their epoch."""
