@@ -101,6 +101,8 @@ class ScriptLinesReader(LogReader):
     def read(self, line: LogLine) -> None:
         """Store the values of a line that names its step."""
         quantities = quantities_of(line.text)
+        if quantities and quantities[0].name == "episode":
+            return  # its steps are those of the episode
         epoch = next((q.value for q in quantities if q.name == "epoch"), math.nan)
         names = _STEPS if math.isnan(epoch) else _STEPS | _STEPS_OF_EPOCHS
         step = next(
