@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
 from pathlib import Path
@@ -370,3 +371,14 @@ def test_the_summary_of_wandb_has_the_last_values(tmp_path: Path) -> None:
     assert run.measure("last_loss") == 2.25
     assert run.measure("environment_steps_per_s") == 2310
     assert rows(run, "loss")["step"].tolist() == [999]
+
+
+def test_a_table_in_a_truncated_gzip_file_is_called_truncated(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"step": n, "loss": n % 7 + n / 1e4}) + "\n" for n in range(2000))
+    packed = gzip.compress(lines.encode())
+    run = one_run(tmp_path, packed[: len(packed) // 2], "history.jsonl.gz")
+    assert "damaged or truncated" in said(run)
+    assert 100 < len(rows(run, "loss")) < 1999
+    assert "damaged" not in said(one_run(tmp_path, packed, "whole.jsonl.gz"))
+    with pytest.raises(TraceError, match="damaged or truncated"):
+        one_run(tmp_path, packed[:20], "nothing.jsonl.gz")

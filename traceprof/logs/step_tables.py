@@ -13,7 +13,7 @@ import re
 import tomllib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from traceprof.errors import TraceError
 from traceprof.logs.cells import find_rate, find_step_time
 from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
-from traceprof.logs.lines import RawLines, seconds_of
+from traceprof.logs.lines import DAMAGED, RawLines, damage_of, seconds_of
 from traceprof.logs.source import LogSource, declared, number
 from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
@@ -34,6 +34,7 @@ from traceprof.logs.step_rows import (
 from traceprof.logs.summary import is_evaluation_metric, summary_of
 from traceprof.logs.tensorboard import is_event_file, scalars_in
 from traceprof.logs.typed_tables import TypedTable, tables_in
+from traceprof.model.results import Note
 from traceprof.model.summary import SourceFile, Summary
 
 _DECLARED: Final[dict[str, Any]] = tomllib.loads(
@@ -129,6 +130,14 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
     columns = columns or {}
     if is_event_file(path):
         return _read_event_file(path, columns)
+    runs = _read_text(path, columns)
+    damage = damage_of(path) if runs else ""
+    if damage:
+        runs[0] = replace(runs[0], notes=(*runs[0].notes, Note.of(DAMAGED, why=damage)))
+    return runs
+
+
+def _read_text(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     head = "".join(RawLines(path, limit=_HEAD_CHARS).text()[:_HEAD_CHARS]).lstrip("\ufeff \t\r\n")
     if head.startswith(("{", "[")):
         return _read_json(path, columns)
