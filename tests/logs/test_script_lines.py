@@ -206,3 +206,55 @@ def test_the_rate_in_a_line_about_an_epoch(tmp_path: Path) -> None:
         f"Epoch [{epoch}/90] Loss: 2.31 Time: 51.2 sec Throughput: 25K img/s\n" for epoch in (1, 2)
     )
     assert one_run(tmp_path, lines).measure("samples_per_s") == pytest.approx(25_000)
+
+
+TRAPS = {
+    "step {0} loss 2.5 | ms/step=120.5 | 12.5 tok/s": {"step_period_ns": 120.5 * MS},
+    "iter {0} loss 2.5 s/it: 0.52": {"step_period_ns": 520 * MS},
+    "| epoch   1 | {0:5d}/ 2983 batches | lr 20.00 | ms/batch 35.50 | loss  7.63 | ppl  2061.93": {
+        "step_period_ns": 35.5 * MS,
+        "last_loss": 7.63,
+    },
+    # The rate of another unit is none of samples.
+    "step {0} loss 2.5 speed 120 MB/s 512 img/s": {"samples_per_s": 512},
+    "step {0} tok/s 1,135,000 loss 2.5": {"tokens_per_s": 1_135_000},
+}
+
+
+@pytest.mark.parametrize("form", TRAPS)
+def test_units_before_and_behind_numbers(form: str, tmp_path: Path) -> None:
+    run = one_run(tmp_path, "".join(form.format(step) + "\n" for step in range(1, 1 + LINES)))
+    for name, value in TRAPS[form].items():
+        assert run.measure(name) == pytest.approx(value), name
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "step {0} loss 2,31 samples/s 12,5",
+        "step {0} loss 0,231 samples/s 0,125",
+        "Epoch {0} took 12,5 s",
+        "Epoch {0}: time 12,5 s",
+        "Epoch {0} took 02:30",
+    ],
+)
+def test_decimal_commas_and_unclear_clocks_are_refused(form: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceprofError):
+        one_run(tmp_path, "".join(form.format(step) + "\n" for step in range(1, 1 + LINES)))
+
+
+@pytest.mark.parametrize("text", ["took 0:02:30", "finished in 0:02:30.00", "took 2m 30s"])
+def test_the_duration_of_an_epoch_as_a_clock(text: str, tmp_path: Path) -> None:
+    run = one_run(tmp_path, "".join(f"Epoch {epoch} {text}\n" for epoch in range(3)))
+    assert run.table("epochs").to_frame()["duration_ns"].tolist() == [150e9] * 3
+
+
+def test_a_duration_with_a_colon_is_not_its_first_number(tmp_path: Path) -> None:
+    lines = "".join(f"step {step} loss 2.5 step_time 1:23\n" for step in range(LINES))
+    measures = one_run(tmp_path, lines).table("measures").to_frame()["measure"].tolist()
+    assert measures == ["last_loss"]
+
+
+def test_the_total_time_as_a_clock(tmp_path: Path) -> None:
+    lines = "Epoch 0 took 600 s\nEpoch 1 took 600 s\nTotal training time: 0:20:30\n"
+    assert one_run(tmp_path, lines).measure("total_ns") == 1230e9

@@ -220,9 +220,9 @@ def test_names_that_nobody_chose_are_made_fit(text: str, name: str) -> None:
 def test_a_full_disk_is_an_error_of_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     Store(path).add(Summary("first"))
-    with pytest.raises(WritingError, match="the disk is full; nothing was stored") as error:
-        with writing(path) as database:
-            database.execute("PRAGMA max_page_count = 1")
-            database.execute("CREATE TABLE large AS SELECT zeroblob(1 << 20)")
+    is_full = pytest.raises(WritingError, match="the disk is full; nothing was stored")
+    with is_full as error, writing(path) as database:
+        database.execute("PRAGMA max_page_count = 1")
+        database.execute("CREATE TABLE large AS SELECT zeroblob(1 << 20)")
     assert error.value.exit_code == 1
     assert Store(path).get("first").name == "first"

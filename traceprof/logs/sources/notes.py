@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
-from traceprof.logs.lines import LogLine
+from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, number
 from traceprof.logs.sources.script_lines import measures_of, quantities_of
 from traceprof.model.summary import CONTRADICTS
@@ -223,6 +223,8 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
 
 
 def _seconds(match: re.Match[str]) -> float:
+    if ":" in match["_length"]:
+        return seconds_of(match["_length"]) or 0.0
     unit = (match["_unit"] or "").lower()
     short = "ms" if unit.startswith(("ms", "milli")) else unit[:1]
     found, at = (number(match["_length"]) or 0.0) * _UNITS[short], match.end()

@@ -25,23 +25,31 @@ from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader, number
 from traceprof.model.results import Unit
 
-_NUMBER: Final = r"[-+]?+\d[\d,]*+(?:\.\d++)?+(?:e[-+]?+\d{1,3}+)?+"
+_NUMBER: Final = (
+    r"[-+]?+(?:[1-9]\d{0,2}+(?:,\d{3})++(?!\d)|\d++(?!,\d))(?:\.\d++)?+(?:e[-+]?+\d{1,3}+)?+(?!:\d)"
+)
 _KEY: Final = r"[A-Za-z_][\w./@%]*+(?:\s?\([a-zµ/]{1,16}+\))?+"
 _UNIT: Final = (
     r"[a-zA-Zµ]{1,12}+(?:\s?/\s?(?:s|sec|second|it|iter|step|batch)s?+)"
     r"(?:/(?:gpu|GPU|device|rank|worker))?+|ms|msec|secs?|seconds?|us|µs|s|min|%"
 )
+_ODD: Final = (
+    r"[A-Za-zµ]\w*+|\s[KMGT]i?B/s\b|\s[A-Za-zµ]{1,12}+\s?/\s?(?:s|sec|second|min|minute|h|hour|day)\b"
+    r"(?!\s?+[:=]?+\s?+(?:[-+]?+\d|nan|inf))"
+)
 _PAIR: Final = re.compile(
     rf"(?:(?<![\w./@%])(?P<key>{_KEY}(?:[ _-]{_KEY}){{0,2}}+)[\"']?+\s{{0,8}}+[:=]?+\s{{0,8}}+)?+"
     rf"[\[(\"']?+(?<![\w.])(?P<value>{_NUMBER})(?:\s?/\s?(?P<total>\d++))?+"
     rf"(?P<times>[kKMB](?![\w/%]))?+"
-    rf"(?:\s?+(?P<unit>{_UNIT})(?![\w/])(?!\s?+[:=]?+\s?+[-+]?+\d))?+(?P<odd>[A-Za-zµ]\w*+)?+"
+    rf"(?:\s?+(?P<unit>{_UNIT})(?![\w/])(?!\s?+[:=]?+\s?+[-+]?+\d))?+(?P<odd>{_ODD})?+"
     r"(?P<colon>:\s)?+"
 )
 """The name, value, and unit of a number. A unit before another number is that number's name.
 
-Other letters behind a number are an unknown unit."""
+Other letters behind a number, and other rates, are an unknown unit."""
+_PLACE: Final = re.compile(r"(?<![\w./])(?P<n>\d{1,9}+)\s?/\s{0,6}(?P<total>\d{1,9}+)(?![\w./%])")
 _TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+_PERIOD: Final = re.compile(r"[a-zµ]{1,12}+/(?:step|iter|iteration|it|batch)")
 _UNIT_IN_KEY: Final = re.compile(r"(?P<key>.*\w)\s?\((?P<unit>[^()]*)\)")
 _STEPS: Final = frozenset(
     {"step", "global_step", "train_step", "training_step", "iter", "iteration", "it", "update"}
@@ -104,10 +112,7 @@ class ScriptLinesReader(LogReader):
         if quantities and quantities[0].name == "episode":
             return  # its steps are those of the episode
         epoch = next((q.value for q in quantities if q.name == "epoch"), math.nan)
-        names = _STEPS if math.isnan(epoch) else _STEPS | _STEPS_OF_EPOCHS
-        step = next(
-            (q for q in quantities if q.value >= 0 and (q.name in names or q.is_heading)), None
-        )
+        step = _step_of(quantities, epoch, line.text)
         if step is None and epoch >= 0 and "%|" not in line.text:
             self._read_epoch(quantities, epoch, line)
         if step is None or step.value % 1 or step.unit:
@@ -209,11 +214,14 @@ def quantities_of(text: str) -> list[_Quantity]:
     for match in _PAIR.finditer(text):
         value, key, unit = number(match["value"]), match["key"] or "", match["unit"] or ""
         if match["odd"] and not unit:
-            unit = match["odd"]
+            unit = match["odd"].strip()
             value = value if unit_named(unit) else None
         in_key = _UNIT_IN_KEY.fullmatch(key)
         if in_key is not None and not unit and unit_named(in_key["unit"]):
             key, unit = in_key.groups()
+        last = key.rpartition(" ")[2]
+        if _PERIOD.fullmatch(last) and not unit:  # ms/step=120
+            key, unit = "", last
         if value is None or not (key or unit):
             continue
         total = None if match["total"] is None else int(match["total"][:15])
@@ -222,6 +230,19 @@ def quantities_of(text: str) -> list[_Quantity]:
         value *= _TIMES.get(match["times"], 1.0)
         found.append(_Quantity(name, value, unit, total, is_heading))
     return found
+
+
+def _step_of(quantities: Sequence[_Quantity], epoch: float, text: str) -> _Quantity | None:
+    """Return the step that a line names, also as ``epoch 1 | 200/2983 batches``, or None."""
+    names = _STEPS if math.isnan(epoch) else _STEPS | _STEPS_OF_EPOCHS
+    named = (q for q in quantities if q.value >= 0 and (q.name in names or q.is_heading))
+    step = next(named, None)
+    if step is not None or math.isnan(epoch) or "%|" in text:
+        return step
+    total = next(q.total for q in quantities if q.name == "epoch")
+    places = [(float(match["n"]), int(match["total"])) for match in _PLACE.finditer(text)]
+    steps = [place for place in places if place != (epoch, total)]
+    return _Quantity("batch", steps[0][0], "", steps[0][1]) if len(steps) == 1 else None
 
 
 def measures_of(
