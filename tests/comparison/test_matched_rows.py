@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from traceprof.comparison import Comparison
-from traceprof.comparison.comparing import compare, failed_limits, parse_limit
+from traceprof.comparison.comparing import compare, failed_limits
+from traceprof.comparison.judging import parse_limit
 from traceprof.errors import UndecidedError, UsageError
 from traceprof.logs import read_table
 from traceprof.model.summary import Summary

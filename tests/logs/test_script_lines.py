@@ -130,7 +130,7 @@ def test_bars_of_rich_without_the_number_of_epochs(tmp_path: Path) -> None:
     assert run.measure("step_period_ns") == 40 * MS
 
 
-MULTIPLES = {
+MULTIPLES: dict[str, dict[str, float]] = {
     "[rank 0] Step: {0} | Loss: 2.5 | Tokens/s:  45.60K | Tokens/s/GPU:   5.70K | MFU: 38.20%": {
         "tokens_per_s": 45_600,
         "tokens_per_s_per_device": 5_700,
@@ -208,7 +208,7 @@ def test_the_rate_in_a_line_about_an_epoch(tmp_path: Path) -> None:
     assert one_run(tmp_path, lines).measure("samples_per_s") == pytest.approx(25_000)
 
 
-TRAPS = {
+TRAPS: dict[str, dict[str, float]] = {
     "step {0} loss 2.5 | ms/step=120.5 | 12.5 tok/s": {"step_period_ns": 120.5 * MS},
     "iter {0} loss 2.5 s/it: 0.52": {"step_period_ns": 520 * MS},
     "| epoch   1 | {0:5d}/ 2983 batches | lr 20.00 | ms/batch 35.50 | loss  7.63 | ppl  2061.93": {

@@ -88,9 +88,9 @@ def evaluate_measures(
     """
     if base.groups:
         return {
-            name: EvaluatedMeasure(name, unit, better, compare_rows(*values))
+            name: EvaluatedMeasure(name, unit, better, compare_rows(*pairs))
             for name, unit, better in _log_measures(base, has_steps=False)
-            if (values := pairs_of(base, new, name))[0]
+            if (pairs := pairs_of(base, new, name))[0]
         }
     found: dict[str, EvaluatedMeasure] = {}
     for name, measure, unit, better in (

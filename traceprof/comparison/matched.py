@@ -94,8 +94,8 @@ def _match(
             group.setdefault(tuple(row.get(name, "") for name in names), []).append(run)
     keys = tuple(key for key in groups[0] if key in groups[1])
     every = dict.fromkeys([*groups[0], *groups[1]])
-    sides = (tuple(tuple(group[key]) for key in keys) for group in groups)
-    return MatchedRows(names, keys, *sides, tuple(key for key in every if key not in keys))
+    first, second = (tuple(tuple(group[key]) for key in keys) for group in groups)
+    return MatchedRows(names, keys, first, second, tuple(key for key in every if key not in keys))
 
 
 def _describe(run: Summary) -> dict[str, str]:
@@ -148,8 +148,10 @@ def compare_rows(base: Sequence[float], new: Sequence[float]) -> Difference:
     logs = [np.log(np.asarray(values, np.float64)) for values in (base, new)]
     changes, n = logs[1] - logs[0], len(base)
     change = math.expm1(float(changes.mean()))
-    means = [float(np.exp(values.mean())) for values in logs]
-    found = Difference(*means, n, n, change, of_runs=True, why="too few rows are in both tables")
+    first, second = (float(np.exp(values.mean())) for values in logs)
+    found = Difference(
+        first, second, n, n, change, of_runs=True, why="too few rows are in both tables"
+    )
     if n < MIN_ROWS:
         return found
     error = float(changes.std(ddof=1)) / math.sqrt(n)
