@@ -10,7 +10,7 @@ import pytest
 from tests.logs.reading import one_run, rows, said
 
 S = 1e9
-OTHERS: dict[str, tuple[str, dict[str, float]]] = {
+OTHERS: dict[str, tuple[str, dict[str, float | None]]] = {
     "llm-c": ("step    2/74 | train loss 4.5 | norm 4.4 | lr 3e-04 | (25.00 ms | 4096 tok/s)\n"
               "val loss 4.25\nstep    3/74 | loss 4.0 (+0.1z)| norm 4.4 (+0.1z)| lr 3e-04 | "
                "25.00 ms |"
