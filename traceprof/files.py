@@ -88,6 +88,25 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"{folder}: {why}")
 
 
+_SQLITE_NAMES: Final = (".sqlite", ".sqlite3", ".db", ".nvprof")
+_JSON_NAMES: Final = (".json", ".json.gz")
+_OTHER_TRACES: Final = (".nsys-rep", ".qdrep", ".qdstrm", ".nvvp", ".pftrace")
+
+
+def check_trace_name(path: Path, *, is_json: bool) -> None:
+    """Check that the name of a trace that is written is not one of another format.
+
+    Names without a known ending are accepted.
+
+    Raises:
+        UsageError: the name ends as traces of another format do.
+    """
+    others = _SQLITE_NAMES if is_json else (*_JSON_NAMES, ".gz")
+    if path.name.lower().endswith((*others, *_OTHER_TRACES)):
+        what, ending = ("JSON", "json or .json.gz") if is_json else ("SQLite", "sqlite")
+        raise UsageError(f"{path}: the trace is written as {what}; use a name with .{ending}")
+
+
 @contextmanager
 def new_file(
     path: Path, *, force: bool, inputs: Iterable[Path | str] = (), is_lasting: bool = True

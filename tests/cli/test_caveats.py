@@ -44,7 +44,7 @@ ONE = [
     ["explain", "RUN", "step:2", "--against", "step:7", "--csv"],
     ["report", "RUN", "-o", "OUT.html"],
     ["timeline", "RUN", "-o", "OUT.html"],
-    ["cut", "RUN", "-o", "OUT.json", "--window", "50%..100%"],
+    ["cut", "RUN", "-o", "OUT.part", "--window", "50%..100%"],
     *(["export", "RUN", "--to", form, "-o", "OUT"] for form in ("perfetto", "parquet", "csv")),
     *(["export", "RUN", "--to", form, "-o", "OUT"] for form in ("tensorboard", "openmetrics")),
     ["export", "RUN", "--to", "csv", "--results", "kernels", "-o", "OUT"],

@@ -209,3 +209,10 @@ def test_python_cuts_too(trace: Path, tmp_path: Path) -> None:
     tp.open(trace).within("20ms..40ms").cut(tmp_path / "part.sqlite", clip=True)
     kernels = open_trace(tmp_path / "part.sqlite").kernels.to_frame()
     assert len(kernels) == 2
+
+
+@pytest.mark.parametrize("name", ["part.json.gz", "part.json", "part.sqlite.gz", "part.nsys-rep"])
+def test_the_name_of_another_format_is_refused(trace: Path, tmp_path: Path, name: str) -> None:
+    said = cut(trace, "-w", "all", "-o", tmp_path / name, code=2).stderr
+    assert "is written as SQLite" in said
+    assert list(tmp_path.iterdir()) == [trace]

@@ -417,3 +417,14 @@ def test_ranks_and_their_devices_are_known_whatever_is_read(
             )
             assert one.trace.span == other.trace.span
             assert one.trace.devices.to_frame()["used"].sum() == 1
+
+
+def test_a_report_beside_a_json_trace_of_its_name_is_another_recording(tmp_path: Path) -> None:
+    trace = kineto(tmp_path / "a.json")
+    report = tmp_path / "a.nsys-rep"
+    report.write_bytes(b"NVIDIA Tegra Profiler Report" + bytes(64))
+    assert files_of([tmp_path]) == [trace, report]
+    (tmp_path / "a.sqlite").write_bytes(b"")
+    write_nsys(TraceBuilder().build(), tmp_path / "b.sqlite")
+    (tmp_path / "b.sqlite").replace(tmp_path / "a.sqlite")
+    assert report not in files_of([tmp_path])

@@ -255,3 +255,13 @@ def test_categories_that_are_not_read_are_named_as_far_as_they_can_be(tmp_path: 
         assert len(said) < 600
         assert said.isprintable()
         assert ", …" in said
+
+
+@pytest.mark.parametrize("n_bytes", [20, 60])
+def test_a_truncated_gzip_file_is_called_truncated(n_bytes: int, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    events = [{"ph": "X", "name": f"kernel {i}", "ts": i, "dur": i % 7} for i in range(200)]
+    packed = gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
+    path.write_bytes(packed[:n_bytes])
+    with pytest.raises(TraceError, match="the gzip file is truncated or damaged"):
+        open_trace(path)

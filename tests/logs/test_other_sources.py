@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.logs.reading import one_run, rows
+from tests.logs.reading import one_run, rows, said
 
 S = 1e9
-OTHERS = {
+OTHERS: dict[str, tuple[str, dict[str, float | None]]] = {
     "llm-c": ("step    2/74 | train loss 4.5 | norm 4.4 | lr 3e-04 | (25.00 ms | 4096 tok/s)\n"
               "val loss 4.25\nstep    3/74 | loss 4.0 (+0.1z)| norm 4.4 (+0.1z)| lr 3e-04 | "
                "25.00 ms |"
@@ -139,6 +139,45 @@ OTHERS = {
                   "Steps:   4%|x| 2/50 [00:04<01:36, 2.00s/it, lr=1e-5, step_loss=0.25]\n"
                   "Steps:   6%|x| 3/50 [00:06<01:34, 2.00s/it, lr=1e-5, step_loss=0.25]\n",
                   {"step_period_ns": 2 * S, "samples_per_s": 4, "last_loss": 0.25}),
+    "cleanrl": ("global_step=512, episodic_return=20.0\nSPS: 2500\nglobal_step=1024, "
+                "episodic_return=[21.]\nSPS: 2502\n",
+                {"last_reward": 21, "environment_steps_per_s": 2502}),
+    "rsl-rl": ("              \x1b[1m Learning iteration 0/1500 \x1b[0m\n\n"
+               "     Computation: 48000 steps/s (collection: 1.500s, learning 0.500s)\n"
+               "     Mean reward: 12.25\n     Iteration time: 2.00s\n",
+               {"environment_steps_per_s": 48000, "generation_ns": 1.5 * S, "update_ns": 0.5 * S,
+                "step_period_ns": 2 * S, "last_reward": 12.25}),
+    "rl-games": ("fps step: 12345 fps step and policy inference: 10234 fps total: 8765 epoch: "
+                 "5/1000 frames: 327680\n", {"environment_steps_per_s": 8765}),
+    "deepmd": ("DEEPMD INFO    batch     100 training time 20.00 s, testing time 0.01 s\n"
+               "DEEPMD INFO    batch     200 training time 12.50 s, testing time 0.01 s\n"
+               "DEEPMD INFO    batch     300 training time 12.50 s, testing time 0.01 s\n",
+               {"step_period_ns": 0.125 * S}),
+    "deepmd ": ("[2024-10-05 20:18:01,123] DEEPMD INFO    batch     100: trn: rmse = 1.5e+01, "
+                "rmse_e = 2.1e-01, lr = 1.00e-03\n[2024-10-05 20:18:01,123] DEEPMD INFO    batch "
+                "    100: total wall time = 30.00 s, eta = 2:03:04\n[2024-10-05 20:18:13,623] "
+                "DEEPMD INFO    batch     200: total wall time = 12.50 s, eta = 2:03:04\n",
+                {"step_period_ns": 0.125 * S, "last_rmse": 15}),
+    "olmo": ("2024-06-01 10:00:01 INFO     [olmo.train:967, rank=0] [step=100/739328,epoch=0]\n"
+             "    train/CrossEntropyLoss=2.500\n    throughput/total_tokens=419,430,400\n"
+             "    throughput/device/tokens_per_second=11,012\n"
+             "    throughput/device/batches_per_second=0.5000\n",
+             {"tokens_per_s_per_device": 11012, "steps_per_s": 0.5, "last_loss": 2.5}),
+    "bigdl": ("INFO  DistriOptimizer$:408 - [Epoch 1 512/60000][Iteration 1][Wall Clock 0.500s] "
+              "Trained 512 records in 0.500 seconds. Throughput is 1024.0 records/second. "
+              "Loss is 2.25. \n",
+              {"samples_per_s": 1024, "step_period_ns": 0.5 * S, "global_batch_count": 512,
+               "last_loss": 2.25}),
+    "darknet": (" 10: 2.500000, 2.612345 avg loss, 0.001000 rate, 3.400000 seconds, 640 images\n",
+                {"step_period_ns": 3.4 * S, "last_loss": 2.5}),
+    "coqui": ("   --> TIME: 2023-01-05 10:00:01 -- STEP: 24/391 -- GLOBAL_STEP: 25\n"
+              "     | > loss: 3.25  (3.12)\n     | > step_time: 0.5000  (0.5100)\n"
+              "     | > loader_time: 0.0100  (0.0120)\n",
+              {"last_loss": 3.25, "step_period_ns": 0.5 * S, "data_ns": 0.01 * S}),
+    "kaldi": ("LOG (nnet3-train[5.5]:PrintStatsForThisPhase():nnet-training.cc:236) Average "
+              "objective function for 'output' for minibatches 0-99 is -0.25 over 128000 frames.\n"
+              "# Accounting: time=250 threads=1\n",
+              {"last_objective": -0.25, "total_ns": 250 * S}),
 }  # fmt: skip
 
 
@@ -159,3 +198,27 @@ def test_steps_of_epochs_of_unknown_length_have_a_place_in_the_first(tmp_path: P
     loss = rows(one_run(tmp_path, text), "loss")
     assert loss["value"].tolist() == [1.5, 1.1, 2.5, 2.1]
     assert loss["step"].tolist()[:2] == [50, 100] and loss["step"].isna().tolist()[2:] == [True] * 2
+
+
+def test_times_that_grow_count_from_the_start(tmp_path: Path) -> None:
+    text = "".join(
+        f"DEEPMD INFO    batch {100 * n}: total wall time = {12.5 * n:.2f} s\n" for n in range(1, 8)
+    )
+    assert one_run(tmp_path, text).measure("step_period_ns") == pytest.approx(0.125 * S)
+
+
+@pytest.mark.parametrize("seconds", ["1.50", "{elapsed:.2f}"])
+def test_episodes_are_no_steps(seconds: str, tmp_path: Path) -> None:
+    lines = "Episode: {n}/500 | Reward: {reward} | Steps: 200 | Time: " + seconds + "s\n"
+    text = "".join(lines.format(n=n, reward=20 + n, elapsed=1.5 * n) for n in range(1, 20))
+    run = one_run(tmp_path, text)
+    assert run.measure("episode_ns") == pytest.approx(1.5 * S)
+    assert run.measure("last_reward") == 39
+    assert "step_period_ns" not in run.table("measures").to_frame()["measure"].tolist()
+
+
+def test_a_time_every_ten_episodes_is_unclear(tmp_path: Path) -> None:
+    text = "".join(f"Episode {n} Reward: 21 Time: 1.50s\n" for n in range(0, 90, 10))
+    run = one_run(tmp_path, text)
+    assert run.table("measures").to_frame()["measure"].tolist() == ["last_reward"]
+    assert "ignores it" in said(run)

@@ -128,3 +128,133 @@ def test_bars_of_rich_without_the_number_of_epochs(tmp_path: Path) -> None:
     run = one_run(tmp_path, "".join(bar.format(50 * i, 2 * i) for i in range(1, 11)))
     assert run.origin == "log:lightning"
     assert run.measure("step_period_ns") == 40 * MS
+
+
+MULTIPLES: dict[str, dict[str, float]] = {
+    "[rank 0] Step: {0} | Loss: 2.5 | Tokens/s:  45.60K | Tokens/s/GPU:   5.70K | MFU: 38.20%": {
+        "tokens_per_s": 45_600,
+        "tokens_per_s_per_device": 5_700,
+        "mfu_ratio": 0.382,
+    },
+    "iteration: {0} / 1000 | elapsed_time_per_iteration_ms: 1.25K | tokens_per_sec: 852K | "
+    "tokens_per_sec_per_gpu: 106K | lm_loss: 2.5": {
+        "step_period_ns": 1_250 * MS,
+        "tokens_per_s": 852_000,
+        "tokens_per_s_per_device": 106_000,
+    },
+    "step {0} | loss 2.5 | 135k tok/s | 1.2s/step": {"tokens_per_s": 135_000},
+    "Step {0} | loss:2.5 tokens_per_second_per_gpu:1234.5": {"tokens_per_s_per_device": 1234.5},
+    "Epoch 0 | Step {0} | Loss 2.5 | Speed (samples/sec) 86123.5 | GPU 1234.5 MB": {
+        "samples_per_s": 86123.5
+    },
+}
+
+
+@pytest.mark.parametrize("form", MULTIPLES)
+def test_letters_behind_a_number_are_multiples_or_units(form: str, tmp_path: Path) -> None:
+    run = one_run(tmp_path, "".join(form.format(step) + "\n" for step in range(1, 1 + LINES)))
+    for name, value in MULTIPLES[form].items():
+        assert run.measure(name) == pytest.approx(value), name
+
+
+def test_a_number_with_an_unknown_unit_is_not_read_as_one_without(tmp_path: Path) -> None:
+    lines = "".join(f"step {step} loss 2.5 samples_per_sec 852Q\n" for step in range(9))
+    measures = one_run(tmp_path, lines).table("measures").to_frame()["measure"].tolist()
+    assert measures == ["last_loss"]
+
+
+def test_lines_of_epochs_have_losses_accuracies_and_rates(tmp_path: Path) -> None:
+    lines = "".join(
+        f"epoch:{epoch:3d}, train_loss: 0.{epoch}, train_accuracy: 93.5, test_loss: 0.5, "
+        f"test_accuracy: {0.5 + epoch:.1f}\n"
+        for epoch in range(1, 9)
+    )
+    run = one_run(tmp_path, lines)
+    assert run.measure("last_loss") == pytest.approx(0.8)
+    assert run.measure("last_val_loss") == pytest.approx(0.5)
+    assert run.measure("last_train_top1") == pytest.approx(0.935)
+    # The first one, 1.5 %, is no share of 1, because later ones are above 1.
+    table = run.table("metrics").to_frame()
+    assert table[table["metric"] == "top1"]["value"].tolist() == pytest.approx(
+        [(0.5 + epoch) / 100 for epoch in range(1, 9)]
+    )
+
+
+def test_a_bare_loss_behind_validation_is_that_of_the_validation(tmp_path: Path) -> None:
+    lines = "".join(
+        f"Epoch {epoch} train loss 2.5\nEpoch {epoch} validation: loss 3.5, acc 0.7\n"
+        for epoch in range(4)
+    )
+    run = one_run(tmp_path, lines)
+    assert run.measure("last_loss") == pytest.approx(2.5)
+    assert run.measure("last_val_loss") == pytest.approx(3.5)
+    assert run.measure("last_top1") == pytest.approx(0.7)
+
+
+def test_the_time_of_epochs_may_count_from_the_start_of_the_run(tmp_path: Path) -> None:
+    lines = "".join(f"Epoch {epoch}: loss: 2.5 time {10 * (epoch + 1)}s\n" for epoch in range(6))
+    run = one_run(tmp_path, lines)
+    epochs = run.table("epochs").to_frame()
+    assert epochs["duration_ns"].tolist() == [10e9] * 6
+    assert epochs["at_ns"].tolist() == [10e9 * epoch for epoch in range(6)]
+    assert run.table("metrics").to_frame()["at_ns"].tolist() == [10e9 * n for n in range(1, 7)]
+    assert "counts from the start of the run" in said(run)
+
+
+def test_the_rate_in_a_line_about_an_epoch(tmp_path: Path) -> None:
+    lines = "".join(
+        f"Epoch [{epoch}/90] Loss: 2.31 Time: 51.2 sec Throughput: 25K img/s\n" for epoch in (1, 2)
+    )
+    assert one_run(tmp_path, lines).measure("samples_per_s") == pytest.approx(25_000)
+
+
+TRAPS: dict[str, dict[str, float]] = {
+    "step {0} loss 2.5 | ms/step=120.5 | 12.5 tok/s": {"step_period_ns": 120.5 * MS},
+    "iter {0} loss 2.5 s/it: 0.52": {"step_period_ns": 520 * MS},
+    "| epoch   1 | {0:5d}/ 2983 batches | lr 20.00 | ms/batch 35.50 | loss  7.63 | ppl  2061.93": {
+        "step_period_ns": 35.5 * MS,
+        "last_loss": 7.63,
+    },
+    # The rate of another unit is none of samples.
+    "step {0} loss 2.5 speed 120 MB/s 512 img/s": {"samples_per_s": 512},
+    "step {0} tok/s 1,135,000 loss 2.5": {"tokens_per_s": 1_135_000},
+}
+
+
+@pytest.mark.parametrize("form", TRAPS)
+def test_units_before_and_behind_numbers(form: str, tmp_path: Path) -> None:
+    run = one_run(tmp_path, "".join(form.format(step) + "\n" for step in range(1, 1 + LINES)))
+    for name, value in TRAPS[form].items():
+        assert run.measure(name) == pytest.approx(value), name
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "step {0} loss 2,31 samples/s 12,5",
+        "step {0} loss 0,231 samples/s 0,125",
+        "Epoch {0} took 12,5 s",
+        "Epoch {0}: time 12,5 s",
+        "Epoch {0} took 02:30",
+    ],
+)
+def test_decimal_commas_and_unclear_clocks_are_refused(form: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceprofError):
+        one_run(tmp_path, "".join(form.format(step) + "\n" for step in range(1, 1 + LINES)))
+
+
+@pytest.mark.parametrize("text", ["took 0:02:30", "finished in 0:02:30.00", "took 2m 30s"])
+def test_the_duration_of_an_epoch_as_a_clock(text: str, tmp_path: Path) -> None:
+    run = one_run(tmp_path, "".join(f"Epoch {epoch} {text}\n" for epoch in range(3)))
+    assert run.table("epochs").to_frame()["duration_ns"].tolist() == [150e9] * 3
+
+
+def test_a_duration_with_a_colon_is_not_its_first_number(tmp_path: Path) -> None:
+    lines = "".join(f"step {step} loss 2.5 step_time 1:23\n" for step in range(LINES))
+    measures = one_run(tmp_path, lines).table("measures").to_frame()["measure"].tolist()
+    assert measures == ["last_loss"]
+
+
+def test_the_total_time_as_a_clock(tmp_path: Path) -> None:
+    lines = "Epoch 0 took 600 s\nEpoch 1 took 600 s\nTotal training time: 0:20:30\n"
+    assert one_run(tmp_path, lines).measure("total_ns") == 1230e9

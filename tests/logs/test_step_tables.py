@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
 from pathlib import Path
@@ -316,3 +317,68 @@ def test_a_column_of_step_times_is_the_step_period(
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     (run,) = read_log(tmp_path / "a.csv")
     assert run.measure("step_period_ns") == pytest.approx(0.25 * S)
+
+
+def test_columns_with_spaces(tmp_path: Path) -> None:
+    text = (
+        "#  step      rmse_val    rmse_trn    rmse_e_trn         lr\n"
+        "# If there is no available reference data, rmse_*_{val,trn} will print nan\n"
+        "      0      1.50e+01    2.50e+01      1.00e+00    1.0e-03\n"
+        "    100           nan    1.25e+01      0.50e+00    1.0e-03\n"
+    )
+    run = one_run(tmp_path, text, "lcurve.out")
+    assert run.origin == "log:deepmd"
+    assert rows(run, "rmse")[["step", "value"]].to_numpy().tolist() == [[0, 25], [100, 12.5]]
+    assert rows(run, "val_rmse")["value"].tolist() == [15]
+    assert rows(run, "lr").empty
+
+
+def test_the_accuracy_of_fastai_is_that_of_the_validation(tmp_path: Path) -> None:
+    text = (
+        "epoch     train_loss  valid_loss  accuracy  time    \n"
+        "0         0.512345    0.412345    0.750000  00:12     \n"
+        "1         0.412345    0.312345    0.875000  00:12     \n"
+    )
+    run = one_run(tmp_path, text)
+    assert run.measure("last_top1") == 0.875
+    assert rows(run, "top1")["epoch"].tolist() == [1, 2]
+
+
+def test_text_below_a_heading_with_a_step_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="unknown"):
+        one_run(tmp_path, "step  words\n1  is\n2  not\n3  numbers\n")
+
+
+def test_scalars_that_tensorboard_exports_as_json(tmp_path: Path) -> None:
+    points = [[1.7e9 + 10 * n, 100 * n, 2.5 - n / 100] for n in range(1, 21)]
+    run = one_run(tmp_path, json.dumps(points), "run-a-tag-train_loss.json")
+    assert run.measure("last_loss") == pytest.approx(2.3)
+    assert run.measure("overall_step_period_ns") == pytest.approx(0.1e9)
+
+
+def test_environment_steps_have_no_step_time(tmp_path: Path) -> None:
+    points = [[1.7e9 + 10 * n + 0.5, 25_000 * n, 2500] for n in range(1, 21)]
+    run = one_run(tmp_path, json.dumps(points), "run-a-tag-charts_SPS.json")
+    measures = run.table("measures").to_frame()
+    assert measures[["measure", "value"]].to_numpy().tolist() == [["environment_steps_per_s", 2500]]
+
+
+def test_the_summary_of_wandb_has_the_last_values(tmp_path: Path) -> None:
+    values = {"_step": 999, "_runtime": 1234.5, "_timestamp": 1.7e9, "train/loss": 2.25}
+    text = json.dumps(values | {"charts/SPS": 2310, "_wandb": {"runtime": 1234}})
+    run = one_run(tmp_path, text, "wandb-summary.json")
+    assert run.origin == "log:wandb"
+    assert run.measure("last_loss") == 2.25
+    assert run.measure("environment_steps_per_s") == 2310
+    assert rows(run, "loss")["step"].tolist() == [999]
+
+
+def test_a_table_in_a_truncated_gzip_file_is_called_truncated(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"step": n, "loss": n % 7 + n / 1e4}) + "\n" for n in range(2000))
+    packed = gzip.compress(lines.encode())
+    run = one_run(tmp_path, packed[: len(packed) // 2], "history.jsonl.gz")
+    assert "damaged or truncated" in said(run)
+    assert 100 < len(rows(run, "loss")) < 1999
+    assert "damaged" not in said(one_run(tmp_path, packed, "whole.jsonl.gz"))
+    with pytest.raises(TraceError, match="damaged or truncated"):
+        one_run(tmp_path, packed[:20], "nothing.jsonl.gz")

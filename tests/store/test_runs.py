@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from tests.summaries import assert_same_runs, full_summary, kernels_result, make_summary
-from traceprof.errors import StoreError, UsageError
+from traceprof.errors import StoreError, UsageError, WritingError
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.table import Table, objects
 from traceprof.store import Store, as_name, check_name
+from traceprof.store.database import writing
 
 
 @pytest.fixture
@@ -214,3 +215,14 @@ def test_nobody_else_may_read_it(store: Store) -> None:
 def test_names_that_nobody_chose_are_made_fit(text: str, name: str) -> None:
     assert as_name(text) == name
     assert check_name(name) == name
+
+
+def test_a_full_disk_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    Store(path).add(Summary("first"))
+    is_full = pytest.raises(WritingError, match="the disk is full; nothing was stored")
+    with is_full as error, writing(path) as database:
+        database.execute("PRAGMA max_page_count = 1")
+        database.execute("CREATE TABLE large AS SELECT zeroblob(1 << 20)")
+    assert error.value.exit_code == 1
+    assert Store(path).get("first").name == "first"

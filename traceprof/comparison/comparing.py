@@ -21,6 +21,7 @@ from traceprof.comparison.judging import (
     parse_limit,
     steps_result,
 )
+from traceprof.comparison.matched import match_rows, notes_of, rows_result, sides_of
 from traceprof.comparison.runs_named import name_of, summaries_of, summary_of
 from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONIZED, ranks_of
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
@@ -36,6 +37,7 @@ from traceprof.comparison.sides import (
     STEP,
     WINDOW,
     Side,
+    are_identical,
     are_ranks_of_one,
     common_unit,
     count_measured_units,
@@ -69,8 +71,9 @@ def compare(
     if not base or not new:
         raise UsageError("compare needs at least one run per side")
     unit = common_unit([*base, *new])
-    sides = Side(tuple(base), unit), Side(tuple(new), unit)
-    is_same = len(base) == len(new) == 1 and _are_identical(base[0], new[0])
+    matched_rows = match_rows(base, new)
+    sides = sides_of(matched_rows, base, new, unit)
+    is_same = len(base) == len(new) == 1 and are_identical(base[0], new[0])
     evaluated = evaluate_measures(*sides, is_same=is_same)
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
@@ -84,8 +87,10 @@ def compare(
         difference, missing["difference"] = None, "the times of the two sides have different units"
     settings, measures = settings_of(*sides, matched), _measures(*sides)
     better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
+    rows = rows_result(matched_rows, list(evaluated))
     results = {
         "judged": judged_result(evaluated, *sides),
+        "rows": rows,
         "limits": limits_of(limits, evaluated, sides, better) if limits else None,
         "difference": difference,
         "settings": settings,
@@ -107,7 +112,11 @@ def compare(
     return Comparison(
         title=f"{sides[1].name} compared with {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
-        verdict=(*_incomplete_notes(incomplete), *verdict_of(evaluated, difference, sides)),
+        verdict=(
+            *_incomplete_notes(incomplete),
+            *verdict_of(evaluated, difference, sides),
+            *notes_of(matched_rows, rows),
+        ),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
         warnings=(
             *caveats,
@@ -159,6 +168,8 @@ def _measures(base: Side, new: Side) -> Result:
             continue
         change = values[1] / values[0] - 1 if values[0] else float("nan")
         about = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
+        if base.groups and not about["better"]:
+            continue  # a size, which differs from row to row
         rows.append({**about, "base": values[0], "new": values[1], "change_ratio": change})
     return Result("measures", MEASURES, {"measures": MEASURES.tables[0].of_rows(rows)})
 
@@ -241,16 +252,6 @@ _IDENTICAL: Final = Note(
 )
 
 
-def _are_identical(first: Summary, second: Summary) -> bool:
-    """Return whether two summaries contain identical measures, steps and compositions."""
-    if first is second:
-        return True
-    tables = [(first.table(name), second.table(name)) for name in ("measures", "steps", "makeup")]
-    known = [(one, other) for one, other in tables if len(one) or len(other)]
-    # NaN is not equal to itself, so the comparison uses repr.
-    return bool(known) and all(repr(one.rows()) == repr(other.rows()) for one, other in known)
-
-
 def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
     unit = sides[0].unit
     notes = [] if unit == STEP or not has_windows else [_UNIT_NOTES[unit]]
@@ -316,6 +317,7 @@ SIDE_SEPARATOR: Final = "vs"
 
 
 BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
+    "rows": (),
     "judged": ("larger_ratio", "better", "base_count", "new_count", "autocorrelation"),
     "limits": (),
     "difference": ("from_count_ns", "from_duration_ns", "class", "base_bytes", "new_bytes"),

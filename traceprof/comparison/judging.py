@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.comparison.matched import MIN_ROWS, compare_rows, pairs_of
 from traceprof.comparison.sides import ITERATION, Side, metric_series, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import (
@@ -85,6 +86,12 @@ def evaluate_measures(
 
     ``is_same``: both sides are one recording.
     """
+    if base.groups:
+        return {
+            name: EvaluatedMeasure(name, unit, better, compare_rows(*pairs))
+            for name, unit, better in _log_measures(base, has_steps=False)
+            if (pairs := pairs_of(base, new, name))[0]
+        }
     found: dict[str, EvaluatedMeasure] = {}
     for name, measure, unit, better in (
         _ITERATION_MEASURES if base.unit == ITERATION else _STEP_MEASURES
@@ -244,6 +251,11 @@ def _method(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> 
     what = "iterations" if base.unit == ITERATION else "steps"
     if any(measure.of_intervals for measure in measures.values()):
         what = "intervals between log lines"
+    if base.groups:
+        text = "traceprof compares {n:count} pairs of rows, with intervals from a paired t-test"
+        text += "." if known else ", which needs {fewest:count} pairs."
+        n = max(difference.base_count for difference in differences)
+        return (Note.of(text, n=n, fewest=MIN_ROWS),)
     if not known:
         first = differences[0]
         return (

@@ -25,10 +25,15 @@ MAX_NAME_LENGTH: Final = 600
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """The runs of one side; ``unit`` is STEP, ITERATION or WINDOW, the same on both sides."""
+    """The runs of one side; ``unit`` is STEP, ITERATION or WINDOW, the same on both sides.
+
+    ``groups`` are the runs by the row of a table that the other side has, too; () if the runs are
+    repeats.
+    """
 
     runs: tuple[Summary, ...]
     unit: str = WINDOW
+    groups: tuple[tuple[Summary, ...], ...] = ()
 
     @property
     def name(self) -> str:
@@ -55,15 +60,11 @@ class Side:
     def measure(self, name: str) -> float | None:
         """Return a measure: the geometric mean over runs, None if one run does not have it.
 
-        The arithmetic mean replaces it if a value is not above 0.
+        The arithmetic mean replaces it if a value is not above 0. Each group counts once.
         """
-        values = [run.measure(name) for run in self.runs]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values) or not known:
-            return None
-        if min(known) <= 0:
-            return float(np.mean(known))
-        return float(np.exp(np.mean(np.log(known))))
+        if self.groups:
+            return _mean([mean_of(group, name) for group in self.groups])
+        return mean_of(self.runs, name)
 
     def environment_value(self, name: str) -> str:
         """Return the distinct values of an environment setting of the runs, joined."""
@@ -72,6 +73,20 @@ class Side:
             for value in dict.fromkeys(run.environment.get(name, "") for run in self.runs)
             if value
         )
+
+
+def mean_of(runs: Sequence[Summary], name: str) -> float | None:
+    """Return the geometric mean of a measure over runs; None if one run does not have it."""
+    return _mean([run.measure(name) for run in runs])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return None
+    if len(known) == 1 or min(known) <= 0:
+        return float(np.mean(known))
+    return float(np.exp(np.mean(np.log(known))))
 
 
 def _count_places(run: Summary) -> int:
@@ -90,6 +105,16 @@ def are_ranks_of_one(first: Summary, second: Summary) -> bool:
     ranks = [{rank for file in run.sources for rank in file.ranks} for run in (first, second)]
     is_apart = all(ranks) and ranks[0].isdisjoint(ranks[1])
     return is_apart and (size or 0) > 1 and size == second.measure("world_size")
+
+
+def are_identical(first: Summary, second: Summary) -> bool:
+    """Return whether two summaries contain identical measures, steps and compositions."""
+    if first is second:
+        return True
+    tables = [(first.table(name), second.table(name)) for name in ("measures", "steps", "makeup")]
+    known = [(one, other) for one, other in tables if len(one) or len(other)]
+    # NaN is not equal to itself, so the comparison uses repr.
+    return bool(known) and all(repr(one.rows()) == repr(other.rows()) for one, other in known)
 
 
 def units_of(run: Summary, unit: str) -> int:

@@ -56,6 +56,19 @@ JUDGED: Final = spec_of(
     same of_runs [flag]: whether the test compares runs instead of steps
     """
 )
+ROWS: Final = spec_of(
+    """
+    table rows: rows of two tables, matched by sizes and labels
+    key row: sizes and labels
+    key measure: name of the measure; the name ends with its unit
+    derived base [number]: value in the base; geometric mean if the base repeats the row
+    derived new [number]: value in the new table
+    derived change_ratio: relative change from base to new
+    derived base_efficiency_ratio: scaling efficiency in the base: throughput per GPU, relative to
+        the row with the fewest GPUs and the same labels
+    derived new_efficiency_ratio: scaling efficiency in the new table
+    """
+)
 SETTINGS: Final = spec_of(
     """
     table settings: settings in which the two sides differ, those that invalidate the comparison
@@ -262,6 +275,7 @@ LIMITS: Final = spec_of(
 
 ABOUT: Final = {
     "judged": "measures with 95% confidence intervals",
+    "rows": "rows of the tables, matched by sizes and labels",
     "difference": "where the difference comes from",
     "settings": "settings that differ between the two sides",
     "limits": "regression limits",

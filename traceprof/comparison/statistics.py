@@ -48,7 +48,7 @@ MIN_CHANGE_RATIO: Final = 0.01
 
 _SERIES_LEVEL: Final = 0.035
 """Nominal level of 95% intervals of series: estimated correlations add false alarms, up to 5%."""
-_POWER: Final = 0.8
+POWER: Final = 0.8
 _ROUNDING: Final = 1e-9
 _BISECTION_STEPS: Final = 60
 _MAX_PERIOD_STEPS: Final = 32
@@ -185,7 +185,7 @@ def _compare_pairs(found: Difference, base: _Float64Array, new: _Float64Array) -
     error = math.hypot(*(side.error for side in sides))
     freedom = welch_freedom([side.error for side in sides], [side.freedom for side in sides])
     reach = interval_reach(freedom, _SERIES_LEVEL) * error
-    detectable = reach + NormalDist().inv_cdf(_POWER) * error
+    detectable = reach + NormalDist().inv_cdf(POWER) * error
     low, high, detectable_change = (
         _pair_quantile(first, second, share)
         for share in (0.5 - reach, 0.5 + reach, 0.5 + detectable)
@@ -295,7 +295,7 @@ def _compare_means(
         change_ratio=math.expm1(change),
         low_ratio=math.expm1(change - reach),
         high_ratio=math.expm1(change + reach),
-        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
+        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(POWER) * error),
         larger_ratio=_share_of_larger(*times, are_rates=are_rates),
         autocorrelation=max(side.correlation for side in sides),
         why="",
@@ -340,7 +340,7 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
         found,
         low_ratio=math.expm1(middle - reach),
         high_ratio=math.expm1(middle + reach),
-        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
+        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(POWER) * error),
         larger_ratio=float(_share_below(np.sort(first), second).mean()),
         why="",
     )

@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import Candidate
-from traceprof.formats.shared.files import GZIP_MAGIC, examine, unpacked_head
+from traceprof.formats.shared.files import (
+    GZIP_MAGIC,
+    examine,
+    is_truncated_gzip,
+    unpacked_head,
+)
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 
 
@@ -31,6 +36,8 @@ def described(candidate: Candidate) -> str:
             "--to parquet` or `nsys export --type parquetdir`"
         )
     packed = candidate.head.startswith(GZIP_MAGIC)
+    if packed and is_truncated_gzip(candidate.path):
+        return "the gzip file is truncated or damaged; copy it again"
     head = unpacked_head(candidate.path, len(candidate.head)) if packed else candidate.head
     if (found := _describe_protobuf(head)) or (
         found := _describe_kind(head.lstrip(), candidate.tables)

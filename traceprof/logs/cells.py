@@ -224,7 +224,8 @@ def plain_name(name: str) -> str:
     name = re.sub(r"[\[(]([^\[\]()]*)[\])]", r"_\1", name.strip().lower())
     name = re.sub(r"/\s?+(?=(?:h|hr|hour|d|day|min|month)s?\b)", "_per_", name)
     name = name.replace("%", "percent").replace("/s", "_per_s").replace("#", "n_")
-    name = re.sub(r"_per_s(?:ec|econd)?s?\b", "_per_s", name)
+    name = re.sub(r"_per_s(?:ec|econd)?s?(?=\b|_)", "_per_s", name)
+    name = re.sub(r"(?<=_per_s)/(?=(?:gpu|device|rank|worker|node)\b)", "_per_", name)
     return re.sub(r"_+", "_", re.sub(r"[^\w]+", "_", name)).strip("_")
 
 

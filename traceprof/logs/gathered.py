@@ -195,7 +195,8 @@ class Facts:
 
     ``batch_per_process`` counts the samples that one process takes at a time, on all its devices.
     ``train_samples`` is the size of the data set, ``sequence`` the number of tokens per sample.
-    ``has_warmup`` means that printed rates include the first steps.
+    ``has_warmup`` means that printed rates include the first steps. Without ``has_step_counter``,
+    lines count something else, such as episodes.
     """
 
     world_size: int | None = None
@@ -209,6 +210,7 @@ class Facts:
     sequence: float | None = None
     train_samples: float | None = None
     has_warmup: bool = True
+    has_step_counter: bool = True
 
     @property
     def size(self) -> int | None:

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 LONGEST: Final = 1 << 16
 """Maximum length of a line in characters; the rest of a longer line is not read."""
 
+DAMAGED: Final = (
+    "the file is damaged or truncated; traceprof read the part before the damage ({why})"
+)
+"""The note on a file that is damaged, with its `RawLines.damage`."""
 _CHUNK_BYTES: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
 _ENCODINGS: Final = (
@@ -182,6 +187,16 @@ class RawLines:
             self.damage = str(error) or "the file is truncated"
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+
+
+def damage_of(path: Path) -> str:
+    """Return why a gzip file cannot be read to its end; "" if it can, and for other files."""
+    with path.open("rb") as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+    lines = RawLines(path)
+    if is_packed:
+        deque(lines, maxlen=0)
+    return lines.damage
 
 
 class LogLine(NamedTuple):

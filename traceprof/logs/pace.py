@@ -205,6 +205,8 @@ def _add_overall_rate(run: CollectedRun, key: Key, pace: Pace) -> None:
 def _add_steps_by_clock(run: CollectedRun) -> None:
     """Add the step time by timestamps of a log that prints neither step times nor rates."""
     rows = [series for key, series in run.series.items() if key.over in INTERVALS]
+    if not run.facts.has_step_counter or any(run.of("environment_steps_per_s")):
+        return  # the lines count episodes, or steps of an environment
     if not rows or "step_period_ns" in run.measures:
         return
     steps, at_s, _ = _columns_of(max(rows, key=lambda series: len(series.values)))

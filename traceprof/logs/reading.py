@@ -15,7 +15,7 @@ from typing import Final
 
 from traceprof.errors import TraceError, UsageError
 from traceprof.logs.gathered import CollectedRun, LogRuns
-from traceprof.logs.lines import LogLine, RawLines, cleaned
+from traceprof.logs.lines import DAMAGED, LogLine, RawLines, cleaned, damage_of
 from traceprof.logs.machine_samples import read_machine_samples
 from traceprof.logs.source import PLACES, LogReader, LogSource, Pattern
 from traceprof.logs.sources import SOURCES, reader_of
@@ -206,6 +206,11 @@ def _choose_source(path: Path, source: str | None, *, needed: bool) -> Recognize
 
 
 def _unknown_format(path: Path) -> TraceError:
+    if damage := damage_of(path):
+        return TraceError(
+            f"{path}: the file is damaged or truncated ({damage}), and the rest is in no known "
+            "format; copy it again"
+        )
     return TraceError(
         f"{path}: the log format is unknown; describe the numbers of a line with `traceprof "
         r"runs import-log FILE --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'`"
@@ -226,10 +231,7 @@ def _note_file_problems(book: LogRuns, lines: RawLines, chosen: Recognized | Non
             name=chosen.others[0][0].name,
         )
     if lines.damage:
-        run.say(
-            "the file is damaged; traceprof read the part before the damage ({why})",
-            why=lines.damage,
-        )
+        run.say(DAMAGED, why=lines.damage)
     if lines.cut_count:
         run.say("only the beginning of {n:count} very long line(s) was read", n=lines.cut_count)
 

@@ -13,7 +13,7 @@ import re
 import tomllib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,13 +21,20 @@ from typing import Any, Final, NamedTuple
 from traceprof.errors import TraceError
 from traceprof.logs.cells import find_rate, find_step_time
 from traceprof.logs.gathered import CollectedRun, LogPoint, LogRuns
-from traceprof.logs.lines import RawLines, seconds_of
+from traceprof.logs.lines import DAMAGED, RawLines, damage_of, seconds_of
 from traceprof.logs.source import LogSource, declared, number
 from traceprof.logs.sources import SOURCES
 from traceprof.logs.sources.torch_loops import HfTrainerReader
+from traceprof.logs.step_rows import (
+    columns_of_text,
+    rows_of_history,
+    rows_of_lines,
+    rows_of_scalars,
+)
 from traceprof.logs.summary import is_evaluation_metric, summary_of
 from traceprof.logs.tensorboard import is_event_file, scalars_in
 from traceprof.logs.typed_tables import TypedTable, tables_in
+from traceprof.model.results import Note
 from traceprof.model.summary import SourceFile, Summary
 
 _DECLARED: Final[dict[str, Any]] = tomllib.loads(
@@ -43,6 +50,8 @@ _MAX_RESTART_RATIO: Final = 0.25
 _ACCURACY: Final = re.compile(r"(?:train_)?(?:top[15]|accuracy|acc)")
 _CHART_COLUMN: Final = re.compile(r"(?P<run>.+) - (?P<metric>.+)")
 _RANGE_SUFFIXES: Final = ("__MIN", "__MAX")
+_LAST_VALUES: Final = frozenset({"_step", "_runtime", "_timestamp"})
+"""Names in wandb-summary.json, which contains the last value of each metric."""
 _TAG: Final = re.compile(r".*tag-(?P<tag>.+)")
 _LEARNING_RATE: Final = re.compile(r"(?:[^/]*/)?(?:lr|learning_rate)(?:[-/_].*)?")
 _HF_RESULTS: Final = re.compile(r"(?:train|eval)_(?:runtime|loss|samples_per_second)")
@@ -121,6 +130,14 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
     columns = columns or {}
     if is_event_file(path):
         return _read_event_file(path, columns)
+    runs = _read_text(path, columns)
+    damage = damage_of(path) if runs else ""
+    if damage:
+        runs[0] = replace(runs[0], notes=(*runs[0].notes, Note.of(DAMAGED, why=damage)))
+    return runs
+
+
+def _read_text(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     head = "".join(RawLines(path, limit=_HEAD_CHARS).text()[:_HEAD_CHARS]).lstrip("\ufeff \t\r\n")
     if head.startswith(("{", "[")):
         return _read_json(path, columns)
@@ -137,8 +154,15 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
 
 def _read_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     """Return the runs in the tables by step of a text, such as a model card."""
-    tables = tables_in(list(RawLines(path, limit=_MAX_TEXT_CHARS)))
-    marked = (typed for typed in tables if typed.is_markdown)
+    lines = list(RawLines(path, limit=_MAX_TEXT_CHARS))
+    names, rows = columns_of_text(lines)
+    if _is_heading(names, columns):
+        runs = _summaries(
+            path, _tables_of(path, names, iter(rows)), columns, _kind_of_heading(names)
+        )
+        if runs:
+            return runs
+    marked = (typed for typed in tables_in(lines) if typed.is_markdown)
     return [run for typed in marked for run in read_typed_step_table(path, typed, columns)]
 
 
@@ -194,15 +218,20 @@ def _tables_of(
         return list(_tables_of_chart(names, rows))
     found: dict[str, StepTable] = {}
     is_long = {"key", "value", "step"} <= set(names)
-    tag = _TAG.fullmatch(path.stem)
     for row in rows:
         run_name, cells = str(row.get("run_id", "")) if is_long else "", row
         if is_long:
             cells = {str(row.get("key", "")): row.get("value"), **_places_of(row)}
         elif "Value" in row and "Step" in row:
-            cells = {"value" if tag is None else tag["tag"]: row["Value"], **_places_of(row)}
+            cells = {_tag_of(path): row["Value"], **_places_of(row)}
         found.setdefault(run_name, StepTable(run_name)).add(cells)
     return list(found.values())
+
+
+def _tag_of(path: Path) -> str:
+    """Return the metric of scalars that TensorBoard exported, by the name of their file."""
+    tag = _TAG.fullmatch(path.stem)
+    return "value" if tag is None else tag["tag"]
 
 
 def _places_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,72 +265,34 @@ def _read_json(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return _summaries_of_rows(path, _rows_of_lines(text), columns)
+        return _summaries_of_rows(path, rows_of_lines(text), columns)
+    if isinstance(found, list):
+        rows = rows_of_scalars(found, _tag_of(path)) or found
+        return _summaries_of_rows(path, rows, columns, _TENSORBOARD if rows is not found else None)
     if not isinstance(found, dict):
-        return _summaries_of_rows(path, found if isinstance(found, list) else [], columns)
+        return []
     history = found.get("log_history")
     if isinstance(history, list):
         return [_read_hf_state(path, found, history)]
     if any(_HF_RESULTS.fullmatch(str(name)) for name in found):
         return [_read_hf_state(path, {}, [found])]
-    return _summaries_of_rows(path, _rows_of_history(found.get("history", found)), columns)
-
-
-def _rows_of_lines(text: str) -> list[dict[str, Any]]:
-    """Return the objects of a text with one JSON object per line.
-
-    An empty list if a line is no object.
-    """
-    rows: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        row = _object(line)
-        if row is None:
-            # The last line may be truncated.
-            return rows if len(rows) > 1 and text.rstrip().endswith(line.strip()) else []
-        rows.append(row)
-    return rows
-
-
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _rows_of_history(history: Any) -> list[dict[str, Any]]:
-    """Return a row per epoch of a Keras history: a list, or an object by epoch, per metric."""
-    if not isinstance(history, dict) or not history:
-        return []
-    lists = {
-        str(name): list(values.values()) if isinstance(values, dict) else values
-        for name, values in history.items()
-    }
-    if not all(isinstance(values, list) for values in lists.values()):
-        return []
-    length = max(map(len, lists.values()))
-    rows = (
-        {name: values[i] for name, values in lists.items() if i < len(values)}
-        for i in range(length)
-    )
-    return [{"epoch": i, **row} for i, row in enumerate(rows)]
+    if not _LAST_VALUES.isdisjoint(found):
+        return _summaries_of_rows(path, [found], columns, _WANDB)
+    return _summaries_of_rows(path, rows_of_history(found.get("history", found)), columns)
 
 
 def _summaries_of_rows(
-    path: Path, rows: Sequence[Any], columns: Mapping[str, str]
+    path: Path, rows: Sequence[Any], columns: Mapping[str, str], given: TableKind | None = None
 ) -> list[Summary]:
     """Return the run of rows that have a step or an epoch; an empty list if they have neither."""
     table = StepTable()
     for row in rows:
         if isinstance(row, dict):
             table.add({str(name): cell for name, cell in row.items()})
-    kind = _kind_of(frozenset(table.columns))
+    kind = given or _kind_of(frozenset(table.columns))
     places = {columns.get(name, _meaning(kind, name)) for name in table.columns}
     has_steps = table.count and places & {"step", "_step", "epoch"} and len(table.columns) > 1
-    return _summaries(path, [table], columns) if has_steps else []
+    return _summaries(path, [table], columns, kind) if has_steps else []
 
 
 def _read_event_file(path: Path, columns: Mapping[str, str]) -> list[Summary]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.files import check_target, new_file
+from traceprof.files import check_target, check_trace_name, new_file
 from traceprof.formats.nsys import split
 from traceprof.formats.nsys.sidecar import LOSSES
 from traceprof.formats.nsys.split import TraceprofEvents
@@ -242,7 +242,8 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
     detected).
 
     Raises:
-        UsageError: the output exists and ``force`` is off, or its folder is missing or read-only.
+        UsageError: the output exists and ``force`` is off, its folder is missing or read-only, or
+            its name is that of another format.
     """
     target = request.output
     if request.is_folder:
@@ -251,6 +252,8 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
             request.output.mkdir(parents=True, exist_ok=True)
     elif target.is_dir():
         raise UsageError(f"{target}: is a folder; add / to the name to record into it")
+    else:
+        check_trace_name(target, is_json=False)
     if is_joining is None:
         is_joining = jobs.is_joining(request)
     check_target(target, force=request.force or is_joining)

@@ -29,7 +29,6 @@ _NOTHING_FOUND: Final = "No problem found."
 _TOO_LITTLE_DATA: Final = "No finding, but there is not enough data to exclude problems."
 _NOTHING_KNOWN: Final = "No GPU activity was recorded, so traceprof can evaluate little."
 _MAX_COMMAND_LENGTH: Final = 4_000
-_NO_COPIES: Final = "Kernels were recorded without copies, so traceprof can evaluate little."
 _NOT_EVALUATED: Final = (
     "Idle time, launches, and kernels are not evaluated because GPU activity is missing."
 )
@@ -203,8 +202,7 @@ def _sentence_without_findings(document: Document) -> str:
         return _NOT_EVALUATED
     breakdown = document.results.get("breakdown")
     if breakdown is None or breakdown.table.empty:
-        has_kernels_only = document.recorded & {*DEVICE_TABLES} == {"kernels"}
-        return _NO_COPIES if has_kernels_only else _NOTHING_KNOWN
+        return _NOTHING_KNOWN
     is_enough = document.verdict is None or document.verdict.is_enough
     return _NOTHING_FOUND if is_enough else _TOO_LITTLE_DATA
 

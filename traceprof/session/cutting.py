@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.files import new_file, new_folder
+from traceprof.files import check_trace_name, new_file, new_folder
 from traceprof.formats import cut
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.runs.manifest import MANIFEST_KEY
@@ -243,6 +243,8 @@ def cut_run(
     cuts = Cuts(output)
     if not is_run(run.paths):
         selection, files = _select_in_file(run, cutting)
+        if (suffix := _suffix(files[0].path)) in (".json", ".json.gz", ".sqlite", ".nvprof"):
+            check_trace_name(output, is_json=".json" in suffix)
         with new_file(output, force=force, inputs=run.paths) as target:
             part = CutPart(target, _request(files[0], selection, cutting, output.name))
             cuts.add(cut_parts(files[0].path, [part], progress))

@@ -11,6 +11,7 @@ column needs no migration, a renamed column does.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import sys
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from traceprof.errors import StoreError
+from traceprof.errors import StoreError, WritingError
 from traceprof.files import special_file_kind
 from traceprof.model.summary import SUMMARY
 from traceprof.store.declared import OF_RUN, ensure_table, is_declared
@@ -189,6 +190,7 @@ def writing(path: Path) -> Iterator[Database]:
 
     Raises:
         StoreError: as for `reading`, or the database cannot be written.
+        WritingError: the disk is full.
     """
     with _opened(path, is_created=True) as database:
         database.execute("BEGIN IMMEDIATE")
@@ -218,6 +220,8 @@ def _opened(path: Path, *, is_created: bool = False) -> Iterator[Database]:
         _migrate_if_needed(path, database)
         yield database
     except sqlite3.Error as error:
+        if "is full" in str(error):
+            raise WritingError(f"{path}: the disk is full; nothing was stored") from error
         raise StoreError(f"{path}: {_describe_sqlite_error(error)}") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: corrupt database: {_describe_error(error)}") from error
@@ -234,7 +238,8 @@ def _create_file(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreError(f"{path}: cannot create the file: {error.strerror or error}") from error
+        kind = WritingError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        raise kind(f"{path}: cannot create the file: {error.strerror or error}") from error
 
 
 def _check_file(path: Path) -> None:

@@ -419,7 +419,8 @@ def _select_traces(files: Sequence[Path]) -> list[Path]:
             repeats[path] = known.repeats
         elif is_packed_database(candidate):
             needs_export[path] = False
-    exported = {path.with_suffix("") for path, is_report in needs_export.items() if not is_report}
+    plain = [path for path, is_report in needs_export.items() if not is_report]
+    exported = {path.with_suffix("") for path in plain if path.suffix != ".json"}  # not of nsys
     return [
         path
         for path, is_report in needs_export.items()

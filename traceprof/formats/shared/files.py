@@ -30,6 +30,9 @@ _LIMIT_VARIABLE: Final = "TRACEPROF_UNPACKED_BYTES"
 """Environment variable that raises the limit: 256 MiB, or 100 times the size of the gzip file."""
 
 
+_MAX_CHECKED_BYTES: Final = 1 << 20
+
+
 def examine(path: Path) -> Candidate:
     """Return the properties that identify a format: first bytes and, of SQLite, the table names.
 
@@ -182,6 +185,20 @@ def unpacking_source(file: BinaryIO) -> BinaryIO | GzipSource:
     is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
     return GzipSource(file) if is_packed else file
+
+
+def is_truncated_gzip(path: Path) -> bool:
+    """Return whether a gzip file of up to 1 MiB ends early or is damaged."""
+    with path.open("rb") as file:
+        packed = file.read(_MAX_CHECKED_BYTES + 1)
+    member = _new_member()
+    try:
+        while packed and not member.eof and len(packed) <= _MAX_CHECKED_BYTES:
+            member.decompress(packed, _UNPACKED_BYTES)
+            packed = member.unconsumed_tail
+    except zlib.error:
+        return True
+    return not packed and not member.eof
 
 
 def unpacked_head(path: Path, n_bytes: int) -> bytes:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
-from traceprof.logs.lines import LogLine
+from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, number
+from traceprof.logs.sources.script_lines import measures_of, quantities_of
 from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
@@ -27,6 +30,8 @@ _TIME_WORDS: Final = frozenset({"took", "time", "taken", "is", "epoch", "duratio
 _FURTHER_PART: Final = re.compile(
     r"(?i)\s{0,2}(?P<length>\d{1,9}(?:\.\d{1,9})?)\s{0,2}(?P<unit>[sm])(?:ec(?:onds?)?|in(?:utes?)?)?\b"
 )
+_MIN_TIMES: Final = 4
+_MAX_GROWTH_DEVIATION_RATIO: Final = 0.5
 _MAX_DEVIATION_RATIO: Final = 0.05
 _MAX_UNEXPLAINED_S: Final = 1.0
 
@@ -44,6 +49,7 @@ class NotesReader(LogReader):
         self.spent_s = self.setups_s = 0.0
         self.epoch = None
         self.parts: dict[str, float] = {}
+        self.times: list[float] = []
 
     def lost(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
         """Store lost time."""
@@ -75,16 +81,28 @@ class NotesReader(LogReader):
         self.epoch = epoch
         self.run.epoch(epoch, seconds=seconds, at_s=self.spent_s, is_elapsed=True)
         self.spent_s += seconds
+        self.times.append(seconds if match["_word"].lower() == "time" else math.nan)
         point = LogPoint(epoch=epoch + 1 - self.counts_from, at_s=self.spent_s)
-        for pair in _PAIR.finditer(line.text[match.end() :] + " " + line.text[: match.start()]):
+        rates = {
+            quantity.name: (measure, quantity.value * measure.times)
+            for measure, quantity in measures_of(quantities_of(line.text)).values()
+            if "_per_s" in measure.name
+        }
+        for measure, rate in rates.values():
+            name = measure.name.removesuffix(f"_per_{measure.scope}")
+            self.run.metric(name, rate, point, scope=measure.scope, over="epoch", is_elapsed=True)
+        for pair in _PAIR.finditer(
+            f"{line.text[match.end() :]};{line.text[: match.start('_length')]}"
+        ):
             key = pair["key"].lower()
-            if key not in _TIME_WORDS:
+            if key not in _TIME_WORDS | rates.keys():
                 name = _NAMES.get(key.removeprefix("val_"), key)
                 value = number(pair["value"])
                 self.run.metric(name, value, point, over="epoch", is_elapsed=True)
 
     def whole(self, match: re.Match[str], *_: object) -> None:
         """Store the duration of the run, and add a note if the epochs do not explain it."""
+        self._count_from_start()
         run, total_s = self.run, _seconds(match)
         run.measure("total_ns", total_s * 1e9)
         run.event("end", When(self.spent_s, is_elapsed=True), text=match[0].strip())
@@ -124,9 +142,28 @@ class NotesReader(LogReader):
             self.run.metric(name, value, point, scope=scope, over="interval")
         self.parts = {}
 
+    def _count_from_start(self) -> None:
+        """Convert the "time" of each epoch to durations if it counts from the start of the run."""
+        times, self.times = self.times, []
+        growth = [time / (i + 1) / times[0] - 1 for i, time in enumerate(times) if times[0]]
+        is_growing = all(before < time for before, time in pairwise(times))
+        if len(growth) < _MIN_TIMES or not is_growing or len(times) != len(self.run.epochs):
+            return
+        if not all(abs(change) < _MAX_GROWTH_DEVIATION_RATIO for change in growth):
+            return
+        ends_s = [self.setups_s + time for time in (0.0, *times)]
+        right = dict(zip(accumulate(times, initial=self.setups_s), ends_s, strict=True))
+        for epoch, (begin_s, end_s) in zip(self.run.epochs.values(), pairwise(ends_s), strict=True):
+            epoch |= {"seconds": end_s - begin_s, "at_s": begin_s}
+        for series in self.run.series.values():
+            series.at_s = array("d", (right.get(at_s, at_s) for at_s in series.at_s))
+        self.spent_s = ends_s[-1]
+        self.run.say("the time in the lines of epochs counts from the start of the run")
+
     def end(self) -> None:
         """Check the phases of a step against the printed rate."""
         self._write(LogPoint())
+        self._count_from_start()
         self.begin()
         run = self.run
         run.facts.has_warmup = False
@@ -186,6 +223,8 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
 
 
 def _seconds(match: re.Match[str]) -> float:
+    if ":" in match["_length"]:
+        return seconds_of(match["_length"]) or 0.0
     unit = (match["_unit"] or "").lower()
     short = "ms" if unit.startswith(("ms", "milli")) else unit[:1]
     found, at = (number(match["_length"]) or 0.0) * _UNITS[short], match.end()
