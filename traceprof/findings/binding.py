@@ -9,8 +9,9 @@ from typing import Final
 
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SUBJECTS, SettledFinding
+from traceprof.findings.rules import MINOR_RATIO, SUBJECTS, SettledFinding
 from traceprof.measures.device.times import devices_at_work, devices_of_processes
+from traceprof.measures.host.fetches import paces_of_batches
 from traceprof.measures.idle.losses import DRAINED, idle_times
 from traceprof.measures.path.path import find_path
 from traceprof.measures.steps.base import WINDOW
@@ -40,7 +41,7 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     finding are mostly not on the critical path, the CPU determines the step time: faster kernels
     only lengthen the idle time.
     """
-    found = _without_data_of_late_rank(found)
+    found = _limited_by_loader(context, _without_data_of_late_rank(found))
     saving = [one for one in found if _saves_in_step(one)]
     if not saving:
         return list(found)
@@ -71,6 +72,58 @@ def _without_data_of_late_rank(found: Sequence[SettledFinding]) -> list[SettledF
     ]
 
 
+def _limited_by_loader(
+    context: Context, found: Sequence[SettledFinding]
+) -> Sequence[SettledFinding]:
+    """Return ``found`` with the savings on slow steps and checkpoints that a loader leaves.
+
+    If the next steps wait for their batches until the loader would have delivered them anyway, a
+    shorter step only lengthens these waits.
+    """
+    if not any(map(_is_in_single_steps, found)):
+        return found
+    paces = [
+        pace for paces in context.ranks.each(paces_of_batches, context.steps.table) for pace in paces
+    ]
+    if not paces:
+        return found
+    pace_ns, excess_ns = min(paces, key=lambda pace: pace[1])
+    return [
+        _limited(one, pace_ns, excess_ns)
+        if _is_in_single_steps(one) and one.saving_ns > excess_ns
+        else one
+        for one in found
+    ]
+
+
+def _is_in_single_steps(settled: SettledFinding) -> bool:
+    """Return whether a finding saves time in single steps, and not by faster data loading."""
+    is_single = any(claim.claim_kind in _IN_SINGLE_STEPS for claim in settled.claims)
+    return is_single and settled.saving_ns > 0 and not _is_due_to_data(settled)
+
+
+def _limited(settled: SettledFinding, pace_ns: float, excess_ns: float) -> SettledFinding:
+    """Return a finding that saves at most ``excess_ns``; no saving if that is a minor share."""
+    is_little = excess_ns < MINOR_RATIO * settled.base_ns
+    reason = Note.of(
+        _AT_PACE + (_SAVES_NOTHING if is_little else _SAVES_LITTLE), pace=pace_ns, most=excess_ns
+    )
+    kind = Kind.NONE if is_little else Kind.BOUNDED
+    evidence = (reason, *settled.finding.evidence[:1])
+    return replace(
+        settled,
+        finding=replace(settled.finding, kind=kind, model=None, evidence=evidence),
+        saving_ns=0 if is_little else round(excess_ns),
+        saving_ratio=0.0 if is_little else excess_ns / settled.base_ns,
+        range_ns=None,
+        is_hidden=is_little,
+    )
+
+
+_IN_SINGLE_STEPS: Final = (ClaimKind.SLOW, ClaimKind.PERIODIC)
+_AT_PACE: Final = "the loop gets a batch every {pace:ns}, and waits less for it after these steps"
+_SAVES_NOTHING: Final = ": this change saves time only after data loading is faster"
+_SAVES_LITTLE: Final = ": of this change, at most {most:ns} per step remain"
 _OF_RANKS: Final = "load balance across ranks"
 _OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
 _BEHIND_WORKERS: Final = (
