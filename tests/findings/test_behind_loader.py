@@ -79,8 +79,6 @@ def test_a_loader_with_a_short_queue_eats_a_part_of_slow_steps(n_ahead: int) -> 
     saved_ns = (end_ns - healthy_ns) / N_STEPS
     found = finding(trace, "slow_steps")
     assert 0 < saved_ns <= found.saving_ns <= 1.2 * saved_ns
-    assert found.kind == "bounded"
-    assert found.evidence[0].startswith("the loop gets a batch every 40.0 ms")
 
 
 def test_slow_steps_add_up_with_loading_in_the_loop() -> None:
