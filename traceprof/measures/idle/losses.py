@@ -181,13 +181,28 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
             Intervals.union_of(*(column[rows[chosen[rows]]] for column in bounds(parts)))
             for chosen in (counts_in_calls, counts_after_calls)
         )
+        later = idle_after_calls - call_times
         if is_all and device in times:
-            idle_after_calls = span.times - times[device].compute
+            later = _after_calls(span.times - times[device].compute, call_times)
         caused = (idle_in_calls & call_times) | _late_after(
-            idle_after_calls - call_times, call_times, bounds(gaps_of_device), slack_ns
+            later, call_times, bounds(gaps_of_device), slack_ns
         )
         found[device] = found.get(device, Intervals.empty()) | caused
     return found
+
+
+def _after_calls(idle: Intervals, calls: Intervals) -> Intervals:
+    """Return ``idle`` without the parts of its intervals in the call in which they start.
+
+    An interval can last until the next call, for example if the first work after a call is a copy.
+    """
+    place = np.searchsorted(calls.ends, idle.starts, side="right")
+    ends = np.append(calls.ends, 0)[place]
+    starts = np.maximum(
+        np.where(np.append(calls.starts, np.iinfo(np.int64).max)[place] <= idle.starts, ends, 0),
+        idle.starts,
+    )
+    return Intervals.union_of(starts[starts < idle.ends], idle.ends[starts < idle.ends])
 
 
 def _late_after(
