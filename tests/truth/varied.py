@@ -139,14 +139,14 @@ VARIED: Final = (
     Scenario(
         "first_of_3_stages_slow_every_5th_step",
         several(_stage(0, 5, 3), 3, _seeded(11)),
-        ("slow_steps",),
+        ("slow_steps", "straggler"),
         several(_stage(0, 0, 3), 3, _seeded(11)),
         healthy_rules=("pipeline_bubble",),
     ),
     Scenario(
         "last_of_5_stages_slow_every_6th_step",
         several(_stage(4, 6, 5), 5, _seeded(12)),
-        ("slow_steps",),
+        ("slow_steps", "straggler"),
         several(_stage(4, 0, 5), 5, _seeded(12)),
         healthy_rules=("pipeline_bubble",),
     ),
