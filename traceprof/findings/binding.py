@@ -93,10 +93,12 @@ def _limited_by_late_ranks(
     if not late or late.issuperset(context.places):
         return list(found)
     blamed = float(blamed_ns[list(members)].sum() / max(1, blamed_ns.sum()))
+    where = "in the window" if context.base.unit == WINDOW else f"per {context.base.unit}"
+    blame = Note.of(f"{{own:ns}} {where} on {_BLAME}", own=0, who=who, share=blamed)
     return [
         one
         if one.rule.subject in _OF_ALL_RANKS or not _saves_in_step(one)
-        else _limited_by_late(one, late, len(context.places), Note(who, {"share": blamed}))
+        else _limited_by_late(one, late, len(context.places), blame)
         for one in found
     ]
 
@@ -115,13 +117,13 @@ def _limited_by_late(
 ) -> SettledFinding:
     """Return a finding whose saving is limited to its time on the ``late`` devices.
 
-    ``blame`` has the name of the late ranks, and the share of the waits that they cause. In the
-    remaining waits, other ranks determine the step time.
+    ``blame`` names the late ranks and the share of the waits that they cause. In the remaining
+    waits, other ranks determine the step time.
     """
     total_ns = sum(claim.total_ns for claim in settled.claims)
     own_ns = sum(t.total_ns for c in settled.claims for d, t in c.times.items() if d in late)
     ratio = own_ns / len(late) * n_devices / max(1, total_ns)
-    own = Note.of(_ON_LATE, own=ratio * settled.saving_ns, who=blame.text, **blame.values)
+    own = Note(blame.text, {**blame.values, "own": ratio * settled.saving_ns})
     if ratio < _MIN_OWN_RATIO:
         most = ratio + (1 - blame.values["share"]) * (1 - ratio)
         return _limited(settled, most * settled.saving_ns, own)
@@ -162,16 +164,27 @@ def _is_in_single_steps(settled: SettledFinding) -> bool:
 
 
 def _limited(settled: SettledFinding, most_ns: float, reason: Note) -> SettledFinding:
-    """Return a finding that saves at most ``most_ns``; no saving if that is a minor share."""
+    """Return a finding that saves at most ``most_ns``; no saving if that is a minor share.
+
+    The range of an estimate becomes smaller in proportion.
+    """
     is_little = most_ns < MINOR_RATIO * settled.base_ns
-    evidence = (reason, *settled.finding.evidence[:1])
-    kind = Kind.NONE if is_little else Kind.BOUNDED
+    saving_ns = 0 if is_little else round(most_ns)
+    least, most = settled.range_ns or (0, 0)
+    scale = saving_ns / settled.saving_ns
+    range_ns = (round(least * scale), round(most * scale)) if most and saving_ns else None
+    finding = replace(
+        settled.finding,
+        kind=Kind.NONE if is_little else Kind.ESTIMATED if range_ns else Kind.BOUNDED,
+        model=settled.finding.model if range_ns else None,
+        evidence=(reason, *settled.finding.evidence[:1]),
+    )
     return replace(
         settled,
-        finding=replace(settled.finding, kind=kind, model=None, evidence=evidence),
-        saving_ns=0 if is_little else round(most_ns),
-        saving_ratio=0.0 if is_little else most_ns / settled.base_ns,
-        range_ns=None,
+        finding=finding,
+        saving_ns=saving_ns,
+        saving_ratio=saving_ns / settled.base_ns,
+        range_ns=range_ns,
         is_hidden=is_little,
     )
 
@@ -182,10 +195,8 @@ _REMAINS: Final = (
     "so this change saves at most {most:ns} per step before data loading is faster"
 )
 _NOTHING_REMAINS: Final = "so this change saves time only after data loading is faster"
-_ON_LATE: Final = (
-    "{own:ns} per step on {who}, which causes {share:ratio} of the waits of the other ranks"
-)
-_MIN_OWN_RATIO: Final = 0.95
+_BLAME: Final = "{who}, which causes {share:ratio} of the waits of the other ranks"
+_MIN_OWN_RATIO: Final = 0.9
 _OF_ALL_RANKS: Final = (SUBJECTS["exposed_communication"], "load balance across ranks")
 _OF_RANKS: Final = "load balance across ranks"
 _OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"

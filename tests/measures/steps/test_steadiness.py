@@ -72,9 +72,10 @@ def excess(*lengths: int, slow: int = 3) -> int:
 
 
 def test_the_next_step_can_have_a_part_of_a_delay_or_make_up_for_it() -> None:
-    assert excess(100, 100, 100, 140, 100, 100) == 40
-    assert excess(100, 100, 100, 130, 110, 100) == 40
-    assert excess(100, 100, 100, 140, 60, 100) == 0
-    assert excess(100, 100, 100, 140, 50, 100) == 0  # it never saves time
-    assert excess(100, 100, 102, 140, 100, 102) == 39  # a usual step follows: 140 - 100.8
-    assert excess(100, 100, 100, 140, slow=3) == 40
+    assert excess(100, 100, 100, 140, 100, 100, 100) == 40
+    assert excess(100, 100, 100, 130, 110, 100, 100) == 40
+    assert excess(100, 100, 100, 140, 60, 100, 100) == 0
+    assert excess(100, 100, 100, 140, 50, 100, 100) == 0  # it never saves time
+    assert excess(100, 100, 104, 140, 100, 100, 104) == 38  # a usual step follows: 140 - 101.33
+    assert excess(100, 100, 100, 130, 112) == 27  # too few others to tell: 130 - 103
+    assert excess(100, 100, 100, 100, 100, 140, slow=5) == 40

@@ -183,7 +183,10 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
         )
         later = idle_after_calls - call_times
         if is_all and device in times:
-            later = _after_calls(span.times - times[device].compute, call_times)
+            # A copy that was launched late, because of a call, can last until the next call.
+            copies = times[device].parts()["exposed_transfer"]
+            later = span.times - times[device].compute - call_times
+            later = later | _begun_outside(copies, call_times)
         caused = (idle_in_calls & call_times) | _late_after(
             later, call_times, bounds(gaps_of_device), slack_ns
         )
@@ -191,18 +194,10 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
     return found
 
 
-def _after_calls(idle: Intervals, calls: Intervals) -> Intervals:
-    """Return ``idle`` without the parts of its intervals in the call in which they start.
-
-    An interval can last until the next call, for example if the first work after a call is a copy.
-    """
-    place = np.searchsorted(calls.ends, idle.starts, side="right")
-    ends = np.append(calls.ends, 0)[place]
-    starts = np.maximum(
-        np.where(np.append(calls.starts, np.iinfo(np.int64).max)[place] <= idle.starts, ends, 0),
-        idle.starts,
-    )
-    return Intervals.union_of(starts[starts < idle.ends], idle.ends[starts < idle.ends])
+def _begun_outside(time: Intervals, calls: Intervals) -> Intervals:
+    """Return the intervals of ``time`` that do not start in a call, with their parts in calls."""
+    is_outside = calls.covered_ns(time.starts, time.starts + 1) == 0
+    return Intervals.union_of(time.starts[is_outside], time.ends[is_outside])
 
 
 def _late_after(

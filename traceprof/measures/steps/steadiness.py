@@ -20,6 +20,7 @@ _MIN_EXCESS_RATIO: Final = 0.05
 _MAD_TO_DEVIATION: Final = 1.4826
 """Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 _MAX_OUTLIERS_RATIO: Final = 0.25
+_MIN_OTHERS: Final = 5
 
 
 def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float]:
@@ -257,8 +258,8 @@ def excess_of_slow(steps: Steps, slow: Ints, is_usual: Bools, usual_ns: float) -
     """Return the time in ns that the rows ``slow`` of ``steps`` take longer than usual, in total.
 
     A delay of one rank can reach other ranks in the next step, or the next step can make up for a
-    part of it. A usual step after a slow step therefore counts as well if no other usual step is as
-    long or as short. Then ``usual_ns``, the mean usual step, excludes it.
+    part of it. A usual step after a slow step therefore counts as well if none of at least five
+    other usual steps is as long or as short. Then ``usual_ns``, the mean usual step, excludes it.
     """
     if not len(slow):
         return 0
@@ -266,9 +267,10 @@ def excess_of_slow(steps: Steps, slow: Ints, is_usual: Bools, usual_ns: float) -
     after = slow[slow + 1 < len(process)] + 1
     after = after[is_usual[after] & (process[after] == process[after - 1])]
     others = durations_ns[is_usual & ~np.isin(np.arange(len(process)), after)]
-    if len(others):
-        after_ns = durations_ns[after]
-        after = after[(after_ns < others.min()) | (after_ns > others.max())]
-    if len(others) and len(after):
+    if len(others) < _MIN_OTHERS:
+        after = after[:0]
+    else:
+        after = after[(durations_ns[after] < others.min()) | (durations_ns[after] > others.max())]
+    if len(after):
         usual_ns = float(others.mean())
     return max(0, int((durations_ns[np.append(slow, after)] - usual_ns).sum()))
