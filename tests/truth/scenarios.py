@@ -62,19 +62,26 @@ class Scenario:
 
 
 def step_ns(ranks: Ranks, first: int) -> float:
-    """Return the mean time of the steps from ``first`` until the GPU has done their work.
+    """Return the mean time of the steps from ``first`` until the GPUs have done their work.
 
     Host starts do not show it: the host is ahead by a step, so the periods contain the first step
-    (in which nothing overlaps yet), but not the last two.
+    (in which nothing overlaps yet), but not the last two. The result is a mean over the ranks.
     """
-    tables = [part.to_frame() for part in (ranks.parts[0].ranges, ranks.parts[0].api_calls)]
-    ranges, calls = (table[table["process"] == table["process"].min()] for table in tables)
-    starts = np.sort(ranges.loc[ranges["name"] == "user_step", "start_ns"].to_numpy())
-    work = [ranks.parts[0].table(name).to_frame() for name in ("kernels", "copies")]
-    ends = [table.set_index("correlation")["end_ns"] for table in work if len(table)]
-    done = calls.set_index("correlation")["start_ns"].to_frame().join(pd.concat(ends), how="inner")
-    begin = done.loc[done["start_ns"] < starts[first], "end_ns"].max() if first else starts[0]
-    return float(done["end_ns"].max() - begin) / (len(starts) - first)
+    tables = ("ranges", "api_calls", "kernels", "copies")
+    means = []
+    for part in ranks.parts:
+        ranges, calls, *work = (part.table(name).to_frame() for name in tables)
+        is_step = ranges["name"] == "user_step"
+        for process, steps in ranges[is_step].groupby("process"):
+            starts = np.sort(steps["start_ns"].to_numpy())
+            called = calls[calls["process"] == process].set_index("correlation")["start_ns"]
+            own = [table[table["process"] == process] for table in work if len(table)]
+            ends = [table.set_index("correlation")["end_ns"] for table in own]
+            done = called.to_frame().join(pd.concat(ends), how="inner")
+            is_before = done["start_ns"] < starts[first]
+            begin = done.loc[is_before, "end_ns"].max() if first else starts[0]
+            means.append(float(done["end_ns"].max() - begin) / (len(starts) - first))
+    return float(np.mean(means))
 
 
 def period_ns(ranks: Ranks) -> float:
