@@ -1,4 +1,4 @@
-"""Slow steps and checkpoints behind a slow loader save what the loader leaves, which was planted."""
+"""Slow steps and checkpoints behind a slow loader save only what the loader leaves."""
 
 from __future__ import annotations
 

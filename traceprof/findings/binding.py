@@ -142,7 +142,9 @@ def _limited_by_loader(
     if not any(map(_is_in_single_steps, found)):
         return found
     paces = [
-        pace for paces in context.ranks.each(paces_of_batches, context.steps.table) for pace in paces
+        pace
+        for paces in context.ranks.each(paces_of_batches, context.steps.table)
+        for pace in paces
     ]
     if not paces:
         return found
@@ -191,9 +193,7 @@ def _limited(settled: SettledFinding, most_ns: float, reason: Note) -> SettledFi
 
 _IN_SINGLE_STEPS: Final = (ClaimKind.SLOW, ClaimKind.PERIODIC)
 _AT_PACE: Final = "the loop gets a batch every {pace:ns}, and waits less for it after these steps, "
-_REMAINS: Final = (
-    "so this change saves at most {most:ns} per step before data loading is faster"
-)
+_REMAINS: Final = "so this change saves at most {most:ns} per step before data loading is faster"
 _NOTHING_REMAINS: Final = "so this change saves time only after data loading is faster"
 _BLAME: Final = "{who}, which causes {share:ratio} of the waits of the other ranks"
 _MIN_OWN_RATIO: Final = 0.9

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.host.states import find_host_phases
-from traceprof.measures.rows import Floats
+from traceprof.measures.rows import Floats, Ints
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
@@ -48,6 +48,6 @@ def paces_of_batches(part: Trace, steps: Table) -> list[tuple[float, float]]:
     return found
 
 
-def _median(values: Floats, counts: Floats) -> float:
+def _median(values: Floats | Ints, counts: Ints) -> float:
     """Return the median of ``values``, each repeated as often as ``counts`` says."""
     return float(np.median(np.repeat(values, counts)))
