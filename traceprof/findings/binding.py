@@ -13,7 +13,7 @@ from traceprof.findings.members import devices_of_members
 from traceprof.findings.rules import MINOR_RATIO, SUBJECTS, SettledFinding
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.device.times import devices_at_work, devices_of_processes
-from traceprof.measures.host.fetches import paces_of_batches
+from traceprof.measures.host.states import paces_of_batches
 from traceprof.measures.idle.losses import DRAINED, idle_times
 from traceprof.measures.path.path import find_path
 from traceprof.measures.ranks.groups import find_late_host_or_rack
@@ -94,7 +94,7 @@ def _limited_by_late_ranks(
         return list(found)
     blamed = float(blamed_ns[list(members)].sum() / max(1, blamed_ns.sum()))
     where = "in the window" if context.base.unit == WINDOW else f"per {context.base.unit}"
-    blame = Note.of(f"{{own:ns}} {where} on {_BLAME}", own=0, who=who, share=blamed)
+    blame = Note.of(f"{{ns:ns}} {where} on {_BLAME}", ns=0, who=who, share=blamed)
     return [
         one
         if one.rule.subject in _OF_ALL_RANKS or not _saves_in_step(one)
@@ -121,13 +121,13 @@ def _limited_by_late(
     waits, other ranks determine the step time.
     """
     total_ns = sum(claim.total_ns for claim in settled.claims)
-    own_ns = sum(t.total_ns for c in settled.claims for d, t in c.times.items() if d in late)
-    ratio = own_ns / len(late) * n_devices / max(1, total_ns)
-    own = Note(blame.text, {**blame.values, "own": ratio * settled.saving_ns})
-    if ratio < _MIN_OWN_RATIO:
+    late_ns = sum(t.total_ns for c in settled.claims for d, t in c.times.items() if d in late)
+    ratio = late_ns / len(late) * n_devices / max(1, total_ns)
+    reason = Note(blame.text, {**blame.values, "ns": ratio * settled.saving_ns})
+    if ratio < _MIN_LATE_RATIO:
         most = ratio + (1 - blame.values["share"]) * (1 - ratio)
-        return _limited(settled, most * settled.saving_ns, own)
-    evidence = (*settled.finding.evidence, own)
+        return _limited(settled, most * settled.saving_ns, reason)
+    evidence = (*settled.finding.evidence, reason)
     return replace(settled, finding=replace(settled.finding, evidence=evidence))
 
 
@@ -196,7 +196,7 @@ _AT_PACE: Final = "the loop gets a batch every {pace:ns}, and waits less for it 
 _REMAINS: Final = "so this change saves at most {most:ns} per step before data loading is faster"
 _NOTHING_REMAINS: Final = "so this change saves time only after data loading is faster"
 _BLAME: Final = "{who}, which causes {share:ratio} of the waits of the other ranks"
-_MIN_OWN_RATIO: Final = 0.9
+_MIN_LATE_RATIO: Final = 0.9
 _OF_ALL_RANKS: Final = (SUBJECTS["exposed_communication"], "load balance across ranks")
 _OF_RANKS: Final = "load balance across ranks"
 _OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
