@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SUBJECTS, SettledFinding
+from traceprof.findings.members import devices_of_members
+from traceprof.findings.rules import MINOR_RATIO, SUBJECTS, SettledFinding
+from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.device.times import devices_at_work, devices_of_processes
+from traceprof.measures.host.states import paces_of_batches
 from traceprof.measures.idle.losses import DRAINED, idle_times
 from traceprof.measures.path.path import find_path
+from traceprof.measures.ranks.groups import find_late_host_or_rack
+from traceprof.measures.ranks.stragglers import find_late_stage, lateness_of_ranks
 from traceprof.measures.steps.base import WINDOW
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -40,7 +45,8 @@ def mark_hidden_savings(context: Context, found: Sequence[SettledFinding]) -> li
     finding are mostly not on the critical path, the CPU determines the step time: faster kernels
     only lengthen the idle time.
     """
-    found = _without_data_of_late_rank(found)
+    found = _limited_by_late_ranks(context, _without_data_of_late_rank(found))
+    found = _limited_by_loader(context, found)
     saving = [one for one in found if _saves_in_step(one)]
     if not saving:
         return list(found)
@@ -71,6 +77,127 @@ def _without_data_of_late_rank(found: Sequence[SettledFinding]) -> list[SettledF
     ]
 
 
+def _limited_by_late_ranks(
+    context: Context, found: Sequence[SettledFinding]
+) -> list[SettledFinding]:
+    """Return ``found`` with savings limited to the time of the late ranks.
+
+    The other ranks wait for them in each step, so less work of the other ranks only lengthens their
+    waits. Communication, and the waits themselves, are time of all ranks.
+    """
+    if not any(one.rule.subject == _OF_RANKS and _saves_in_step(one) for one in found):
+        return list(found)
+    who, members = _late_members(context)
+    device_of, blamed_ns = devices_of_members(context), find_blame(context.ranks).attributed_ns
+    late = {device_of[member] for member in members if member in device_of}
+    if not late or late.issuperset(context.places):
+        return list(found)
+    blamed = float(blamed_ns[list(members)].sum() / max(1, blamed_ns.sum()))
+    where = "in the window" if context.base.unit == WINDOW else f"per {context.base.unit}"
+    blame = Note.of(f"{{ns:ns}} {where} on {_BLAME}", ns=0, who=who, share=blamed)
+    return [
+        one
+        if one.rule.subject in _OF_ALL_RANKS or not _saves_in_step(one)
+        else _limited_by_late(one, late, len(context.places), blame)
+        for one in found
+    ]
+
+
+def _late_members(context: Context) -> tuple[str, tuple[int, ...]]:
+    """Return the name of the late rank, host, or stage, and its indices in `find_members`."""
+    group = find_late_host_or_rack(context.ranks) or find_late_stage(context.ranks)
+    if group is not None:
+        return f"{group.kind} {group.name}", group.late_members
+    late = next((rank for rank in lateness_of_ranks(context.ranks) if rank.is_straggler), None)
+    return ("", ()) if late is None else (late.label, (late.member,))
+
+
+def _limited_by_late(
+    settled: SettledFinding, late: Collection[int], n_devices: int, blame: Note
+) -> SettledFinding:
+    """Return a finding whose saving is limited to its time on the ``late`` devices.
+
+    ``blame`` names the late ranks and the share of the waits that they cause. In the remaining
+    waits, other ranks determine the step time.
+    """
+    total_ns = sum(claim.total_ns for claim in settled.claims)
+    late_ns = sum(t.total_ns for c in settled.claims for d, t in c.times.items() if d in late)
+    ratio = late_ns / len(late) * n_devices / max(1, total_ns)
+    reason = Note(blame.text, {**blame.values, "ns": ratio * settled.saving_ns})
+    if ratio < _MIN_LATE_RATIO:
+        most = ratio + (1 - blame.values["share"]) * (1 - ratio)
+        return _limited(settled, most * settled.saving_ns, reason)
+    evidence = (*settled.finding.evidence, reason)
+    return replace(settled, finding=replace(settled.finding, evidence=evidence))
+
+
+def _limited_by_loader(
+    context: Context, found: Sequence[SettledFinding]
+) -> Sequence[SettledFinding]:
+    """Return ``found`` with the savings on slow steps and checkpoints that a loader leaves.
+
+    If the next steps wait for their batches until the loader would have delivered them anyway, a
+    shorter step only lengthens these waits.
+    """
+    if not any(map(_is_in_single_steps, found)):
+        return found
+    paces = [
+        pace
+        for paces in context.ranks.each(paces_of_batches, context.steps.table)
+        for pace in paces
+    ]
+    if not paces:
+        return found
+    pace_ns, excess_ns = min(paces, key=lambda pace: pace[1])
+    remains = _REMAINS if excess_ns >= MINOR_RATIO * pace_ns else _NOTHING_REMAINS
+    reason = Note.of(_AT_PACE + remains, pace=pace_ns, most=excess_ns)
+    return [
+        _limited(one, excess_ns, reason)
+        if _is_in_single_steps(one) and one.saving_ns > excess_ns
+        else one
+        for one in found
+    ]
+
+
+def _is_in_single_steps(settled: SettledFinding) -> bool:
+    """Return whether a finding saves time in single steps, and not by faster data loading."""
+    is_single = any(claim.claim_kind in _IN_SINGLE_STEPS for claim in settled.claims)
+    return is_single and settled.saving_ns > 0 and not _is_due_to_data(settled)
+
+
+def _limited(settled: SettledFinding, most_ns: float, reason: Note) -> SettledFinding:
+    """Return a finding that saves at most ``most_ns``; no saving if that is a minor share.
+
+    The range of an estimate becomes smaller in proportion.
+    """
+    is_little = most_ns < MINOR_RATIO * settled.base_ns
+    saving_ns = 0 if is_little else round(most_ns)
+    least, most = settled.range_ns or (0, 0)
+    scale = saving_ns / settled.saving_ns
+    range_ns = (round(least * scale), round(most * scale)) if most and saving_ns else None
+    finding = replace(
+        settled.finding,
+        kind=Kind.NONE if is_little else Kind.ESTIMATED if range_ns else Kind.BOUNDED,
+        model=settled.finding.model if range_ns else None,
+        evidence=(reason, *settled.finding.evidence[:1]),
+    )
+    return replace(
+        settled,
+        finding=finding,
+        saving_ns=saving_ns,
+        saving_ratio=saving_ns / settled.base_ns,
+        range_ns=range_ns,
+        is_hidden=is_little,
+    )
+
+
+_IN_SINGLE_STEPS: Final = (ClaimKind.SLOW, ClaimKind.PERIODIC)
+_AT_PACE: Final = "the loop gets a batch every {pace:ns}, and waits less for it after these steps, "
+_REMAINS: Final = "so this change saves at most {most:ns} per step before data loading is faster"
+_NOTHING_REMAINS: Final = "so this change saves time only after data loading is faster"
+_BLAME: Final = "{who}, which causes {share:ratio} of the waits of the other ranks"
+_MIN_LATE_RATIO: Final = 0.9
+_OF_ALL_RANKS: Final = (SUBJECTS["exposed_communication"], "load balance across ranks")
 _OF_RANKS: Final = "load balance across ranks"
 _OF_LATE_RANK: Final = "the saving on the late rank, which waits for data, includes this time"
 _BEHIND_WORKERS: Final = (

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.amounts import STEPS
 from traceprof.findings.claims import Claim, ClaimKind, Excess, Kind, starts_within
+from traceprof.findings.contention import SPREAD_COPIES
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
 from traceprof.findings.steps import MIN_STEPS_FOR_SLOW, TOO_FEW_STEPS
@@ -62,6 +63,8 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
     # The GPU may lag by a step: the ranges show which step the checkpoint follows.
     named = table.take(table["process"] == saving["process"][0])
     named = named.take(named["between_cause"] == CHECKPOINT)
+    grown = _growth(of_process, usual, len(found))
+    is_beside_compute = next(iter(grown), "") == "compute_ns"
     yield Finding(
         title=Note.of(
             "Checkpoints stall training for {share:ratio} of the loop time: {n:count} checkpoint(s)"
@@ -85,10 +88,12 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
                 all=1e9 / excess.base_ns,
                 usual=1e9 / usual_ns,
             ),
-            *_notes_on_parts(of_process, usual, len(found)),
+            *_notes_on_parts(grown),
             *_notes_on_copies(context, of_process, usual, len(found)),
         ),
-        action=f"{_SAVE_ASYNCHRONOUSLY} If that is not possible, save less often, or save only the "
+        action=f"Kernels take longer during the copies of these checkpoints. {SPREAD_COPIES}"
+        if is_beside_compute
+        else f"{_SAVE_ASYNCHRONOUSLY} If that is not possible, save less often, or save only the "
         "parameters in most cases.",
         caveat=_CAVEAT,
         window=f"step:{found['step'][0]}",
@@ -149,15 +154,20 @@ _CAVEAT: Final = (
 )
 
 
-def _notes_on_parts(saving: Table, usual: Table, n: int) -> Iterator[Note]:
-    """Yield a note on each part of GPU time that grows, as a mean of ``n`` checkpoints."""
+def _growth(saving: Table, usual: Table, n: int) -> dict[str, float]:
+    """Return the growth of each part of GPU time, as a mean of ``n`` checkpoints, largest first."""
     grown = {
         name: float((saving[name] - mean_of(usual[name])).sum()) / n
         for name in DEVICE_PARTS
         if name in saving
     }
+    return dict(sorted(grown.items(), key=lambda item: -item[1]))
+
+
+def _notes_on_parts(grown: dict[str, float]) -> Iterator[Note]:
+    """Yield a note on each part of GPU time that grows much."""
     whole_ns = sum(ns for ns in grown.values() if ns > 0)
-    for name, ns in sorted(grown.items(), key=lambda item: -item[1]):
+    for name, ns in grown.items():
         if ns > _MIN_PART_RATIO * whole_ns:
             part = name.removesuffix("_ns").replace("_", " ")
             yield Note.of("{part}: {ns:ns} per checkpoint", part=part, ns=ns)

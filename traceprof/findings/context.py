@@ -43,6 +43,7 @@ from traceprof.measures.steps.drift import Drift, find_drift
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.ledger import SLOW, ledger_of_window
 from traceprof.measures.steps.measured import measured_steps, named_steps
+from traceprof.measures.steps.steadiness import excess_of_slow
 from traceprof.measures.traffic.copies import copies_with_calls
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
@@ -148,24 +149,22 @@ class Context:
     @cached_property
     def slow_excess_ns(self) -> int:
         """The time that the slow steps take longer than usual, summed over the slow steps."""
-        each_ns = self.steps.durations_ns[self.slow_steps] - self.base.profiled_ns
-        return int(each_ns.sum()) if len(self.slow_steps) else 0
-
-    @cached_property
-    def slow_each_ns(self) -> float:
-        """`slow_excess_ns` divided by the number of usual and slow steps."""
-        return self.slow_excess_ns / max(1, int(self.is_usual.sum()) + len(self.slow_steps))
+        return excess_of_slow(self.steps, self.slow_steps, self.is_usual, self.base.profiled_ns)
 
     @property
     def slow_ratio(self) -> float:
-        """`slow_each_ns` as a share of the mean over usual and slow steps."""
-        return self.slow_each_ns / self.loop_step_ns
+        """The mean of `slow_excess_ns` over usual and slow steps, as a share of `loop_step_ns`."""
+        n_steps = int(self.is_usual.sum()) + len(self.slow_steps)
+        return self.slow_excess_ns / max(1, n_steps) / self.loop_step_ns
 
     @property
     def loop_step_ns(self) -> float:
         """The mean step time including slow steps, or the window length without known steps."""
         step_ns = self.base.step_ns if len(self.steps) else self.base.unit_ns
-        return max(1.0, step_ns + self.slow_each_ns)
+        if len(slow := self.slow_steps):
+            counted = self.steps.durations_ns[np.union1d(np.flatnonzero(self.is_usual), slow)]
+            step_ns += float(counted.mean()) - self.base.profiled_ns
+        return max(1.0, step_ns)
 
     @cached_property
     def drift(self) -> Drift | None:

@@ -18,7 +18,7 @@ from traceprof.model.results import Note
 from traceprof.model.trace import RecordingCost
 from traceprof.processes import PROGRESS
 
-_MINOR_RATIO: Final = 0.01
+MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronizing"
 _HOST_RULES: Final = (
@@ -225,7 +225,7 @@ class SettledFinding:
     def is_minor(self) -> bool:
         """Whether the finding is too small for the page."""
         is_shown = self.finding.kind is Kind.ONCE or (self.finding.is_first and not self.claims)
-        return not is_shown and self.weight < _MINOR_RATIO
+        return not is_shown and self.weight < MINOR_RATIO
 
 
 def apply_rules(
@@ -267,7 +267,7 @@ def by_saving(found: Iterable[SettledFinding]) -> list[SettledFinding]:
         key=lambda one: (
             one.is_minor,
             not one.finding.is_first,
-            one.weight < _MINOR_RATIO,
+            one.weight < MINOR_RATIO,
             one.is_hidden,
             -one.weight,
         ),
@@ -386,7 +386,7 @@ def subjects_with_losses(losses: Iterable[Mapping[str, Any]]) -> set[str]:
         lost[row["loss"]] += row["total_ns"]
         claimed[row["loss"]] += row["claimed_ns"]
         whole_ns = row["total_ns"] / row["share_ratio"]
-    min_lost_ns, min_claimed_ns = _MIN_LARGE_LOSS_RATIO * whole_ns, _MINOR_RATIO * whole_ns
+    min_lost_ns, min_claimed_ns = _MIN_LARGE_LOSS_RATIO * whole_ns, MINOR_RATIO * whole_ns
     return {
         subject
         for loss, subject in SUBJECTS.items()

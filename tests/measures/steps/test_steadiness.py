@@ -2,10 +2,13 @@ import numpy as np
 
 from traceprof.measures.steps.steadiness import (
     are_long,
+    excess_of_slow,
     long_step_period,
     measure_steadiness,
     outliers_of_processes,
 )
+from traceprof.model.table import Table
+from traceprof.model.timing import Steps
 
 
 def test_ranks_of_different_speed_are_no_trend() -> None:
@@ -54,3 +57,25 @@ def test_steps_of_two_kinds_are_told_apart() -> None:
     in_no_order = are_long(np.where(random.random(60) < 0.5, 100.0, 900.0))
     assert in_no_order is not None
     assert long_step_period(in_no_order) == 1
+
+
+def excess(*lengths: int, slow: int = 3) -> int:
+    """Return the excess of the step at ``slow``; the other steps are usual."""
+    n = len(lengths)
+    starts, zeros = np.cumsum([0, *lengths])[:-1], np.zeros(n, np.int64)
+    ends = starts + np.array(lengths)
+    times = {"device_start_ns": starts, "device_end_ns": ends, "start_ns": starts, "next_ns": ends}
+    table = Table({**times, "process": zeros, "recorder_ns": zeros, "on_device": zeros == 0})
+    is_usual = np.arange(n) != slow
+    usual_ns = float(np.array(lengths)[is_usual].mean())
+    return excess_of_slow(Steps(table, "x"), np.array([slow]), is_usual, usual_ns)
+
+
+def test_the_next_step_can_have_a_part_of_a_delay_or_make_up_for_it() -> None:
+    assert excess(100, 100, 100, 140, 100, 100, 100) == 40
+    assert excess(100, 100, 100, 130, 110, 100, 100) == 40
+    assert excess(100, 100, 100, 140, 60, 100, 100) == 0
+    assert excess(100, 100, 100, 140, 50, 100, 100) == 0  # it never saves time
+    assert excess(100, 100, 104, 140, 100, 100, 104) == 38  # a usual step follows: 140 - 101.33
+    assert excess(100, 100, 100, 130, 112) == 27  # too few others to tell: 130 - 103
+    assert excess(100, 100, 100, 100, 100, 140, slow=5) == 40

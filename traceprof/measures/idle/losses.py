@@ -181,13 +181,23 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
             Intervals.union_of(*(column[rows[chosen[rows]]] for column in bounds(parts)))
             for chosen in (counts_in_calls, counts_after_calls)
         )
+        after_calls = idle_after_calls - call_times
         if is_all and device in times:
-            idle_after_calls = span.times - times[device].compute
+            # A copy that was launched late, because of a call, can last until the next call.
+            copies = times[device].parts()["exposed_transfer"]
+            after_calls = span.times - times[device].compute - call_times
+            after_calls = after_calls | _begun_outside(copies, call_times)
         caused = (idle_in_calls & call_times) | _late_after(
-            idle_after_calls - call_times, call_times, bounds(gaps_of_device), slack_ns
+            after_calls, call_times, bounds(gaps_of_device), slack_ns
         )
         found[device] = found.get(device, Intervals.empty()) | caused
     return found
+
+
+def _begun_outside(time: Intervals, calls: Intervals) -> Intervals:
+    """Return the intervals of ``time`` that do not start in a call, with their parts in calls."""
+    is_outside = calls.covered_ns(time.starts, time.starts + 1) == 0
+    return Intervals.union_of(time.starts[is_outside], time.ends[is_outside])
 
 
 def _late_after(

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceprof.measures.rows import Bools, Floats, Ints
 from traceprof.model.grouping import rows_by_value
+from traceprof.model.timing import Steps
 
 FEWEST_FOR_PERCENTILES: Final = 10
 """With fewer steps, the shortest and longest are reported instead of percentiles."""
@@ -19,6 +20,7 @@ _MIN_EXCESS_RATIO: Final = 0.05
 _MAD_TO_DEVIATION: Final = 1.4826
 """Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 _MAX_OUTLIERS_RATIO: Final = 0.25
+_MIN_OTHERS: Final = 5
 
 
 def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float]:
@@ -250,3 +252,25 @@ def _deviation(values: Sequence[float], median: float, rank: int) -> float:
         max(abs(values[i] - median), abs(values[i + rank] - median))
         for i in (first, max(first - 1, 0))
     )
+
+
+def excess_of_slow(steps: Steps, slow: Ints, is_usual: Bools, usual_ns: float) -> int:
+    """Return the time in ns that the rows ``slow`` of ``steps`` take longer than usual, in total.
+
+    A delay of one rank can reach other ranks in the next step, or the next step can make up for a
+    part of it. A usual step after a slow step therefore counts as well if none of at least five
+    other usual steps is as long or as short. Then ``usual_ns``, the mean usual step, excludes it.
+    """
+    if not len(slow):
+        return 0
+    process, durations_ns = steps.table["process"], steps.durations_ns
+    after = slow[slow + 1 < len(process)] + 1
+    after = after[is_usual[after] & (process[after] == process[after - 1])]
+    others = durations_ns[is_usual & ~np.isin(np.arange(len(process)), after)]
+    if len(others) < _MIN_OTHERS:
+        after = after[:0]
+    else:
+        after = after[(durations_ns[after] < others.min()) | (durations_ns[after] > others.max())]
+    if len(after):
+        usual_ns = float(others.mean())
+    return max(0, int((durations_ns[np.append(slow, after)] - usual_ns).sum()))
