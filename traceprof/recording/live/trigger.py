@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,8 @@ _PART_STEPS, _MAX_PARTS = 20, 4
 """A check adds a value for each part of 20 steps: 80 short steps are a reference."""
 _MISS: Final = 2
 """Cancels as many slow checks. So five of six or more must be slow, and a few need not be."""
+_UNCLEAR_FACTOR: Final = 3
+"""So many more values must be slow if they do not exceed five times the spread."""
 _LONG_CHECKS: Final = 8
 _SLOW_RATIO: Final = 0.2
 _HIGH_PERCENTILE, _HIGH_FACTOR = 95, 1.1
@@ -97,13 +100,16 @@ class _Series:
             self._candidates.extend(float(self.combine(part)) for part in parts)
         else:
             self._candidates.append(value_ns)
-        is_slow = value_ns > self._limit_ns()
+        limit_ns, noisy_ns = self._limits_ns()
+        is_slow = value_ns > limit_ns
         self._score += 1 if is_slow else -_MISS
         if self._score <= 0:
             self._earlier.extend(self._candidates)
             self._candidates.clear()
             self._score = 0
-        return is_slow and self._score >= self.n_confirming
+        is_clear = bool(self._candidates) and np.median(self._candidates) > noisy_ns
+        n_confirming = self.n_confirming * (1 if is_clear else _UNCLEAR_FACTOR)
+        return is_slow and self._score >= n_confirming
 
     def rise_ns(self) -> tuple[float, float]:
         """Return the step times before and after the last change."""
@@ -117,10 +123,10 @@ class _Series:
         self._checks.clear()
         self._score = 0
 
-    def _limit_ns(self) -> float:
-        """Return the value above which steps are slow."""
+    def _limits_ns(self) -> tuple[float, float]:
+        """Return the value above which steps are slow, and the one that few values must exceed."""
         if len(self._earlier) < _MIN_VALUES:
-            return float("inf")
+            return math.inf, math.inf
         earlier = np.array(self._earlier)
         while earlier[0] > _WARM_UP_FACTOR * np.median(earlier):
             earlier = earlier[1:]
@@ -133,18 +139,18 @@ class _Series:
         limits = []
         if self.conditions.slow and not self.is_mean:
             slow_ns = (1 + scale * _SLOW_RATIO) * usual_ns
-            limits.append(max(slow_ns, _HIGH_FACTOR * high_ns, noisy_ns))
+            limits.append(max(slow_ns, _HIGH_FACTOR * high_ns))
         if self.conditions.drop_ratio is not None:
             drop_ns = usual_ns / (1 - self.conditions.drop_ratio)
             limits.append(max(drop_ns, high_ns, noisy_ns))
         limit_ns = min(limits)
         if self.n_checks == 1:
-            return limit_ns
+            return limit_ns, noisy_ns
         # A slow rise becomes a part of the reference, but not of its beginning.
         first_ns = float(np.median(earlier[:_MIN_VALUES]))
         jitter_ns = float(np.median(np.abs(np.diff(earlier)))) / np.sqrt(2)
         drift_ns = first_ns + max(_DRIFT_RATIO * first_ns, scale * _MAD_FACTOR * jitter_ns)
-        return min(limit_ns, max(drift_ns, high_ns))
+        return min(limit_ns, max(drift_ns, high_ns)), min(noisy_ns, drift_ns)
 
 
 @dataclass(slots=True)
