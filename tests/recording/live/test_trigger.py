@@ -5,10 +5,10 @@ import pytest
 
 from tests.recording.live.status_files import step, write_status
 from traceprof.errors import UsageError
-from traceprof.recording.live.running import Monitor, _n_recurring
+from traceprof.recording.live.running import Monitor, _n_recurring, _place_of_rise
 from traceprof.recording.live.status import LiveRun
-from traceprof.recording.live.trigger import Conditions, Trigger, parse_conditions
-from traceprof.recording.live.view import RunView, Straggler
+from traceprof.recording.live.trigger import Conditions, Trigger, in_phase, parse_conditions
+from traceprof.recording.live.view import OTHER, RunView, Straggler
 
 MS = 1_000_000
 ALL = Conditions(straggler=True, slow=True, drop_ratio=0.05)
@@ -213,3 +213,40 @@ def test_a_capture_contains_slow_steps_that_recur(tmp_path):
     for times, n_steps in ((every_tenth(100, 0), 21), (every_tenth(20, 0), 6)):
         write_status(tmp_path, 0, [step(time) for time in times])
         assert _n_recurring(LiveRun(tmp_path, tmp_path / "live").refresh()) == n_steps
+
+
+def checks_of(n_before, before, n_after, after):
+    """Return checks: ms of a step, and of data, forward, backward, and optimizer."""
+    return [np.array(before) * 1.0] * n_before + [np.array(after) * 1.0] * n_after
+
+
+@pytest.mark.parametrize(
+    ("after", "place"),
+    [
+        ((20, 11, 2, 3, 1), "data"),
+        ((20, 1, 2, 3, 1), OTHER),
+        ((20, 3, 4, 5, 3), ""),  # 10 ms more: 2 ms in each phase, and 2 ms outside
+        ((9, 1, 1, 3, 1), ""),
+    ],
+)
+def test_the_phase_with_most_of_the_additional_time_is_named(after, place):
+    assert _place_of_rise(checks_of(20, (10, 1, 2, 3, 1), 6, after), 6) == place
+    assert _place_of_rise(checks_of(0, (10, 1, 2, 3, 1), 6, after), 6) == ""
+
+
+def test_the_reason_names_the_phase(tmp_path, monkeypatch):
+    """After 10 checks, data loading takes 20 ms more."""
+    monkeypatch.setattr("traceprof.recording.live.running.socket.gethostname", lambda: "node1")
+    said = []
+    monitor = Monitor(tmp_path / "live", Conditions(slow=True), said.append)
+    for check in range(20):
+        steps = [step(30, data=21) if check >= 10 else step(10, data=1)] * 20
+        write_status(tmp_path, 0, steps, first=20 * check)
+        monitor._next_check_s = 0
+        monitor.tick()
+    assert said == ["the step time rose from 10 ms to 30 ms, mostly in data: capturing 6 steps"]
+
+
+def test_the_phase_of_a_straggler_is_named():
+    assert in_phase("backward") == ", mostly in backward"
+    assert (in_phase(OTHER), in_phase("")) == (", mostly outside the phases", "")

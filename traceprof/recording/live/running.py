@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -30,8 +31,8 @@ from traceprof.recording.live.capture import (
 )
 from traceprof.recording.live.node import MetricsFile, NodeStatus
 from traceprof.recording.live.status import LIVE, Header, LiveRun, Process
-from traceprof.recording.live.trigger import Conditions, Trigger, Values
-from traceprof.recording.live.view import RunView, view_of
+from traceprof.recording.live.trigger import MAX_VALUES, Conditions, Trigger, Values, in_phase
+from traceprof.recording.live.view import OTHER, PHASES, RunView, view_of
 from traceprof.recording.machine import read_environment
 from traceprof.recording.program import (
     Program,
@@ -73,6 +74,7 @@ class Monitor:
     _node: NodeStatus = field(init=False)
     _next_check_s: float = 0.0
     _seen: dict[str, Header] = field(default_factory=dict)
+    _phases: deque[Values] = field(default_factory=lambda: deque(maxlen=MAX_VALUES))
     _n_captures: int = 0
     _n_bytes: int = 0
     _open: tuple[CaptureRequest, str, float] | None = None
@@ -123,6 +125,9 @@ class Monitor:
         reason = self._trigger.check(view, steps_ns)
         if reason:
             is_rare = self._trigger.is_rise_of_mean
+            if "step time rose" in reason:
+                reason += in_phase(_place_of_rise(self._phases, self._trigger.n_slow_checks))
+                self._phases.clear()
             self._request(reason, view, _n_recurring(processes) if is_rare else _CAPTURED_STEPS)
 
     def _request(self, reason: str, view: RunView, n_steps: int) -> None:
@@ -166,9 +171,12 @@ class Monitor:
             if is_new.any():
                 self._seen[process.path.name] = header
             is_new &= ~_is_captured(process)
-            durations = process.column("duration_ns") * (1 - core_wait_ratio(header, before))
-            steps.append(np.column_stack([process.column("number"), durations])[is_new])
-        joined = np.concatenate(steps) if steps else np.empty((0, 2))
+            columns = [process.column(f"{name}_ns") for name in ("duration", *PHASES)]
+            times = np.column_stack(columns) * (1 - core_wait_ratio(header, before))
+            steps.append(np.column_stack([process.column("number"), times])[is_new])
+        joined = np.concatenate([np.empty((0, 2 + len(PHASES))), *steps])
+        if len(joined):
+            self._phases.append(joined[:, 1:].mean(axis=0))
         return joined[np.argsort(joined[:, 0], kind="stable"), 1]
 
     def _finish_open(self) -> None:
@@ -213,6 +221,20 @@ def _is_captured(process: Process) -> npt.NDArray[np.bool_]:
     if not isinstance(steps, list) or [type(number) for number in steps] != [int, int]:
         return np.zeros(len(numbers), np.bool_)
     return (steps[0] <= numbers) & (numbers <= steps[1] + 1)
+
+
+def _place_of_rise(checks: Sequence[Values], n_slow: int) -> str:
+    """Return the phase in which at least half of the additional time of slow steps is; "": none.
+
+    ``checks`` are the mean step times and times of the `PHASES`; the last ``n_slow`` are slow.
+    """
+    before, after = list(checks)[:-n_slow], list(checks)[-n_slow:]
+    if not before:
+        return ""
+    rise_ns, *more_ns = np.median(after, axis=0) - np.median(before, axis=0)
+    places = dict(zip((*PHASES, OTHER), (*more_ns, rise_ns - sum(more_ns)), strict=True))
+    place = max(places, key=places.__getitem__)
+    return place if places[place] >= rise_ns / 2 > 0 else ""
 
 
 def _n_recurring(processes: Sequence[Process]) -> int:

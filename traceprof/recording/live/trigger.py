@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import UsageError
-from traceprof.recording.live.view import RunView
+from traceprof.recording.live.view import OTHER, RunView
 
 _CONFIRMING_RANK_CHECKS: Final = 3
-_MIN_VALUES, _ENOUGH_VALUES, _MAX_VALUES = 4, 24, 600
+_MIN_VALUES, _ENOUGH_VALUES, MAX_VALUES = 4, 24, 600
 _PART_STEPS, _MAX_PARTS = 20, 4
 """A check adds a value for each part of 20 steps: 80 short steps are a reference."""
 _MISS: Final = 2
@@ -66,22 +66,29 @@ def parse_conditions(text: str) -> Conditions:
     return conditions
 
 
+def in_phase(place: str) -> str:
+    """Return the end of a sentence about additional time: where most of it is ("": unknown)."""
+    outside = ", mostly outside the phases" if place == OTHER else ""
+    return outside or (f", mostly in {place}" if place else "")
+
+
 @dataclass(slots=True)
 class _Series:
     """Step times of checks, or of ``n_checks`` checks each, and whether they have become slow.
 
     ``combine`` is the median, or the mean: a few slow steps change only the mean. From the first
-    slow value to the decision, the reference (``_earlier``) does not change.
+    slow value to the decision, ``n_open`` checks, the reference (``_earlier``) does not change.
     """
 
     conditions: Conditions
     combine: Callable[[Values], np.floating]
     n_checks: int
     n_confirming: int
-    _earlier: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_VALUES))
+    _earlier: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_VALUES))
     _candidates: list[float] = field(default_factory=list)
     _checks: list[float] = field(default_factory=list)
     _score: int = 0
+    n_open: int = 0
 
     @property
     def is_mean(self) -> bool:
@@ -103,10 +110,11 @@ class _Series:
         limit_ns, noisy_ns = self._limits_ns()
         is_slow = value_ns > limit_ns
         self._score += 1 if is_slow else -_MISS
+        self.n_open += self.n_checks
         if self._score <= 0:
             self._earlier.extend(self._candidates)
             self._candidates.clear()
-            self._score = 0
+            self._score = self.n_open = 0
         is_clear = bool(self._candidates) and np.median(self._candidates) > noisy_ns
         n_confirming = self.n_confirming * (1 if is_clear else _UNCLEAR_FACTOR)
         return is_slow and self._score >= n_confirming
@@ -121,7 +129,7 @@ class _Series:
         self._earlier.extend(self._candidates)
         self._candidates.clear()
         self._checks.clear()
-        self._score = 0
+        self._score = self.n_open = 0
 
     def _limits_ns(self) -> tuple[float, float]:
         """Return the value above which steps are slow, and the one that few values must exceed."""
@@ -162,11 +170,13 @@ class Trigger:
     not slow cancels two. Groups of eight checks show changes that are smaller than the noise of
     checks, and slow rises. Values are compared with the earlier ones, at least four; with fewer
     than 24, the limits are higher. Each change triggers once: afterwards, the slower steps are the
-    reference. ``is_rise_of_mean``: the last reason is a few steps, and not the usual step.
+    reference. ``is_rise_of_mean``: the last reason is a few steps, and not the usual step. In the
+    last ``n_slow_checks`` checks with steps, they were slow.
     """
 
     conditions: Conditions
     is_rise_of_mean: bool = False
+    n_slow_checks: int = 0
     _series: list[_Series] = field(init=False)
     _n_behind: int = 0
     _behind: int | None = None
@@ -206,13 +216,14 @@ class Trigger:
         if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_RANK_CHECKS:
             return ""
         self._reported = rank
-        return f"rank {rank} is a straggler"
+        place = view.straggler.place if view.straggler is not None else ""
+        return f"rank {rank} is a straggler{in_phase(place)}"
 
     def _check_steps(self, steps_ns: Values) -> str:
         slow = [series for series in self._series if len(steps_ns) and series.add(steps_ns)]
         if not slow:
             return ""
         before_ns, now_ns = slow[0].rise_ns()
-        self.is_rise_of_mean = slow[0].is_mean
+        self.is_rise_of_mean, self.n_slow_checks = slow[0].is_mean, slow[0].n_open
         kind = "mean step time" if slow[0].is_mean else "step time"
         return f"the {kind} rose from {before_ns / 1e6:.3g} ms to {now_ns / 1e6:.3g} ms"
