@@ -250,3 +250,17 @@ def test_the_reason_names_the_phase(tmp_path, monkeypatch):
 def test_the_phase_of_a_straggler_is_named():
     assert in_phase("backward") == ", mostly in backward"
     assert (in_phase(OTHER), in_phase("")) == (", mostly outside the phases", "")
+
+
+@pytest.mark.parametrize(("wait_ms", "n_steps"), [(900, 2), (950, 0), (1200, 0)])
+def test_steps_of_a_thread_that_hardly_runs_are_left_out(tmp_path, wait_ms, n_steps):
+    """Without 95% of their time, steps would be short, and the following ones slow."""
+    fields = {"started_ns": 500 * MS, "offset_ns": 0, "now_ns": 1500 * MS}
+    assert len(new_steps(tmp_path, [step(10)] * 2, core_wait_ns=wait_ms * MS, **fields)) == n_steps
+
+
+def test_one_check_is_no_reference():
+    """Its steps share one correction. The second check makes it four values."""
+    trigger = Trigger(ALL)
+    checks = [np.full(100, 1.0)] + [np.full(100, 6.0)] * 60
+    assert not any(trigger.check(RunView(), check * MS) for check in checks)

@@ -52,6 +52,8 @@ _CAPTURED_STEPS: Final = 6
 """Of an automatic capture. The first step shows the size of a step, and is not analyzed."""
 _MAX_CAPTURED_STEPS: Final = 64
 _RECURRING_FACTOR, _MIN_RECURRING = 1.5, 3
+_MAX_WAIT_RATIO: Final = 0.9
+"""The system counts waiting when it ends, which may be in another check: the rest is unknown."""
 _CAPTURE_TIMEOUT_S: Final = 120.0
 _MAX_BYTES: Final = 1_000_000_000
 _MIN_RANK_BYTES: Final = 32_000_000
@@ -170,14 +172,16 @@ class Monitor:
             is_new = process.column("index") >= (before.n_steps if before is not None else 0)
             if is_new.any():
                 self._seen[process.path.name] = header
-            is_new &= ~_is_captured(process)
+            wait_ratio = core_wait_ratio(header, before)
+            is_new &= ~_is_captured(process) & (wait_ratio <= _MAX_WAIT_RATIO)
             columns = [process.column(f"{name}_ns") for name in ("duration", *PHASES)]
-            times = np.column_stack(columns) * (1 - core_wait_ratio(header, before))
+            times = np.column_stack(columns) * (1 - wait_ratio)
             steps.append(np.column_stack([process.column("number"), times])[is_new])
         joined = np.concatenate([np.empty((0, 2 + len(PHASES))), *steps])
         if len(joined):
             self._phases.append(joined[:, 1:].mean(axis=0))
-        return joined[np.argsort(joined[:, 0], kind="stable"), 1]
+        ordered: Values = joined[np.argsort(joined[:, 0], kind="stable"), 1]
+        return ordered
 
     def _finish_open(self) -> None:
         if self._open is None:
@@ -220,7 +224,8 @@ def _is_captured(process: Process) -> npt.NDArray[np.bool_]:
     steps, numbers = process.header.capture.get("steps"), process.column("number")
     if not isinstance(steps, list) or [type(number) for number in steps] != [int, int]:
         return np.zeros(len(numbers), np.bool_)
-    return (steps[0] <= numbers) & (numbers <= steps[1] + 1)
+    is_captured: npt.NDArray[np.bool_] = (steps[0] <= numbers) & (numbers <= steps[1] + 1)
+    return is_captured
 
 
 def _place_of_rise(checks: Sequence[Values], n_slow: int) -> str:

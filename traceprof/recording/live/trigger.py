@@ -17,8 +17,8 @@ from traceprof.recording.live.view import OTHER, RunView
 
 _CONFIRMING_RANK_CHECKS: Final = 3
 _MIN_VALUES, _ENOUGH_VALUES, MAX_VALUES = 4, 24, 600
-_PART_STEPS, _MAX_PARTS = 20, 4
-"""A check adds a value for each part of 20 steps: 80 short steps are a reference."""
+_PART_STEPS, _MAX_PARTS = 20, 2
+"""A check with at least 40 steps adds two values: two such checks are a reference."""
 _MISS: Final = 2
 """Cancels as many slow checks. So five of six or more must be slow, and a few need not be."""
 _UNCLEAR_FACTOR: Final = 3
@@ -186,9 +186,7 @@ class Trigger:
         has_drop = self.conditions.drop_ratio is not None
         kinds = [np.median] * (self.conditions.slow or has_drop) + [np.mean] * has_drop
         sizes = ((1, 6), (_LONG_CHECKS, 3))
-        self._series = [
-            _Series(self.conditions, kind, *size) for size in sizes for kind in kinds
-        ]
+        self._series = [_Series(self.conditions, kind, *size) for size in sizes for kind in kinds]
 
     def check(self, view: RunView, steps_ns: npt.ArrayLike) -> str:
         """Return the reason for a capture now, "" for none.
