@@ -264,3 +264,10 @@ def test_one_check_is_no_reference():
     trigger = Trigger(ALL)
     checks = [np.full(100, 1.0)] + [np.full(100, 6.0)] * 60
     assert not any(trigger.check(RunView(), check * MS) for check in checks)
+
+
+def test_a_rank_also_waits_for_a_rank_that_waits_for_a_core(tmp_path):
+    """Rank 1 waits for a core in half of the time; the steps of both ranks take twice as long."""
+    fields = {"started_ns": 500 * MS, "offset_ns": 0, "now_ns": 1500 * MS}
+    write_status(tmp_path, 1, [step(20)] * 2, core_wait_ns=500 * MS, **fields)
+    assert [*new_steps(tmp_path, [step(20)] * 2, core_wait_ns=0, **fields)] == [10] * 4

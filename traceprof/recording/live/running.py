@@ -52,6 +52,7 @@ _CAPTURED_STEPS: Final = 6
 """Of an automatic capture. The first step shows the size of a step, and is not analyzed."""
 _MAX_CAPTURED_STEPS: Final = 64
 _RECURRING_FACTOR, _MIN_RECURRING = 1.5, 3
+_TIMES: Final = ("duration_ns", *(f"{name}_ns" for name in PHASES))
 _MAX_WAIT_RATIO: Final = 0.9
 """The system counts waiting when it ends, which may be in another check: the rest is unknown."""
 _CAPTURE_TIMEOUT_S: Final = 120.0
@@ -166,18 +167,20 @@ class Monitor:
         They are reduced by the time in which other programs kept the training thread from a core.
         The steps of a capture are left out: they include the work of the recorder.
         """
-        steps = []
+        steps, wait_ratios = [], [0.0]
         for process in processes:
             header, before = process.header, self._seen.get(process.path.name)
             is_new = process.column("index") >= (before.n_steps if before is not None else 0)
             if is_new.any():
                 self._seen[process.path.name] = header
-            wait_ratio = core_wait_ratio(header, before)
-            is_new &= ~_is_captured(process) & (wait_ratio <= _MAX_WAIT_RATIO)
-            columns = [process.column(f"{name}_ns") for name in ("duration", *PHASES)]
-            times = np.column_stack(columns) * (1 - wait_ratio)
-            steps.append(np.column_stack([process.column("number"), times])[is_new])
-        joined = np.concatenate([np.empty((0, 2 + len(PHASES))), *steps])
+                wait_ratios.append(core_wait_ratio(header, before))
+            columns = [process.column(name) for name in ("number", *_TIMES)]
+            steps.append(np.column_stack(columns)[is_new & ~_is_captured(process)])
+        wait_ratio = max(wait_ratios)  # a rank also waits for the ranks that wait for a core
+        if not steps or wait_ratio > _MAX_WAIT_RATIO:
+            return np.empty(0)
+        joined = np.concatenate(steps).astype(np.float64)
+        joined[:, 1:] *= 1 - wait_ratio
         if len(joined):
             self._phases.append(joined[:, 1:].mean(axis=0))
         ordered: Values = joined[np.argsort(joined[:, 0], kind="stable"), 1]
