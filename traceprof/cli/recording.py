@@ -184,7 +184,8 @@ def record(
 
 def _record_live(request: RecordRequest, capture_when: str | None, *, is_always: bool) -> NoReturn:
     """Run a program with a live status, and exit with its exit code."""
-    from traceprof.recording.live.running import parse_conditions, record_live
+    from traceprof.recording.live.running import record_live
+    from traceprof.recording.live.trigger import parse_conditions
 
     conditions = None if capture_when is None else parse_conditions(capture_when)
     raise typer.Exit(record_live(request, conditions, is_always=is_always))

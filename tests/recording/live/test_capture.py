@@ -7,8 +7,9 @@ import pytest
 from tests.recording.live.status_files import encode, header, step, write_status
 from traceprof.errors import RecordingError, UsageError
 from traceprof.recording.live.capture import REQUEST, send_request, wait_for, write_capture
-from traceprof.recording.live.running import Conditions, Monitor, bytes_of
+from traceprof.recording.live.running import Monitor, bytes_of
 from traceprof.recording.live.status import LiveRun
+from traceprof.recording.live.trigger import Conditions
 
 
 def written(run):

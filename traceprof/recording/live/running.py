@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.formats.runs.manifest import NOTES
@@ -30,8 +30,9 @@ from traceprof.recording.live.capture import (
     write_capture,
 )
 from traceprof.recording.live.node import MetricsFile, NodeStatus
-from traceprof.recording.live.status import LIVE, LiveRun, Process
-from traceprof.recording.live.view import RunView, view_of
+from traceprof.recording.live.status import LIVE, Header, LiveRun, Process
+from traceprof.recording.live.trigger import MAX_VALUES, Conditions, Trigger, Values, in_phase
+from traceprof.recording.live.view import OTHER, PHASES, RunView, view_of
 from traceprof.recording.machine import read_environment
 from traceprof.recording.program import (
     Program,
@@ -46,129 +47,19 @@ from traceprof.units import SENTENCE_DIGITS, format_bytes
 CAPTURES: Final = "captures.jsonl"
 """The file in the folder of the live status that lists the automatic captures and their reasons."""
 _CHECK_S: Final = 0.5
-_MIN_CHECKS: Final = 4
-_CONFIRMING_CHECKS: Final = 6
-_CONFIRMING_RANK_CHECKS: Final = 3
-_ENOUGH_CHECKS: Final = 24
-_MAX_CHECKS: Final = 600
-_SLOW_RATIO: Final = 0.2
-_HIGH_PERCENTILE, _HIGH_FACTOR = 95, 1.1
-_MAD_FACTOR: Final = 5 * 1.4826
 _MAX_CAPTURES: Final = 3
 _CAPTURED_STEPS: Final = 6
 """Of an automatic capture. The first step shows the size of a step, and is not analyzed."""
+_MAX_CAPTURED_STEPS: Final = 64
+_RECURRING_FACTOR, _MIN_RECURRING = 1.5, 3
+_TIMES: Final = ("duration_ns", *(f"{name}_ns" for name in PHASES))
+_MAX_WAIT_RATIO: Final = 0.9
+"""The system counts waiting when it ends, which may be in another check: the rest is unknown."""
 _CAPTURE_TIMEOUT_S: Final = 120.0
 _MAX_BYTES: Final = 1_000_000_000
 _MIN_RANK_BYTES: Final = 32_000_000
 """An automatic capture leaves out ranks if the share of each rank would be smaller."""
-_DROP: Final = re.compile(r"drop=(\d{1,2}(?:\.\d+)?)%")
 _OLD_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """When to capture: a rank falls behind, steps become slow, or throughput drops (ratio)."""
-
-    straggler: bool = False
-    slow: bool = False
-    drop_ratio: float | None = None
-
-
-def parse_conditions(text: str) -> Conditions:
-    """Parse the conditions of --capture-when, for example "straggler,slow,drop=5%".
-
-    Raises:
-        UsageError: the text contains another condition.
-    """
-    conditions = Conditions()
-    for part in text.split(","):
-        drop = _DROP.fullmatch(part.strip())
-        if part.strip() == "straggler":
-            conditions = replace(conditions, straggler=True)
-        elif part.strip() == "slow":
-            conditions = replace(conditions, slow=True)
-        elif drop is not None and float(drop[1]) > 0:
-            conditions = replace(conditions, drop_ratio=float(drop[1]) / 100)
-        else:
-            raise UsageError(
-                f"--capture-when {part.strip()!r}: choose straggler, slow, drop=N% (such as "
-                "drop=5%), or several of them, separated by commas"
-            )
-    return conditions
-
-
-@dataclass(slots=True)
-class Trigger:
-    """Decide from the checks of a run whether a condition is met; each check is a `RunView`.
-
-    The same rank must be a straggler in three checks in a row. Steps must be slow in six checks in
-    a row, 3 s, so that single slow steps and short loads of the machine do not count. Step times
-    are compared with the median of the earlier checks, at least four; with fewer than 24 checks,
-    the limits are higher. Each change triggers once: afterwards, the slower steps are the
-    reference.
-    """
-
-    conditions: Conditions
-    _history: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_CHECKS))
-    _candidates: list[float] = field(default_factory=list)
-    _n_behind: int = 0
-    _behind: int | None = None
-    _reported: int | None = None
-
-    def check(self, view: RunView, step_ns: float | None) -> str:
-        """Return the reason for a capture now, "" for none.
-
-        ``step_ns`` is the median time of the steps since the last check, None without steps.
-        """
-        return self._check_ranks(view) or self._check_steps(step_ns)
-
-    def _check_ranks(self, view: RunView) -> str:
-        rank = view.straggler.rank if view.straggler is not None else None
-        self._n_behind = self._n_behind + 1 if rank is not None and rank == self._behind else 1
-        self._behind = rank
-        if rank is None:
-            self._reported = None
-        is_new = rank is not None and rank != self._reported
-        if not self.conditions.straggler or not is_new or self._n_behind < _CONFIRMING_RANK_CHECKS:
-            return ""
-        self._reported = rank
-        return f"rank {rank} is a straggler"
-
-    def _check_steps(self, step_ns: float | None) -> str:
-        limit_ns = self._limit_ns()
-        if step_ns is None:
-            return ""
-        if step_ns <= limit_ns:
-            self._history.extend([*self._candidates, step_ns])
-            self._candidates = []
-            return ""
-        self._candidates.append(step_ns)
-        if len(self._candidates) < _CONFIRMING_CHECKS:
-            return ""
-        usual_ns, now_ns = float(np.median(self._history)), float(np.median(self._candidates))
-        self._history.clear()
-        self._history.extend(self._candidates)
-        self._candidates = []
-        return f"the step time rose from {usual_ns / 1e6:.3g} ms to {now_ns / 1e6:.3g} ms"
-
-    def _limit_ns(self) -> float:
-        """Return the step time above which a check meets a condition."""
-        if len(self._history) < _MIN_CHECKS:
-            return float("inf")
-        usual_ns = float(np.median(self._history))
-        spread_ns = float(np.median(np.abs(np.array(self._history) - usual_ns)))
-        scale = max(1.0, float(np.sqrt(_ENOUGH_CHECKS / len(self._history))))
-        noisy_ns = usual_ns + scale * _MAD_FACTOR * spread_ns
-        # On a busy machine, step times vary for seconds: high values of before are usual.
-        high_ns = float(np.percentile(self._history, _HIGH_PERCENTILE))
-        limits = []
-        if self.conditions.slow:
-            slow_ns = (1 + scale * _SLOW_RATIO) * usual_ns
-            limits.append(max(slow_ns, _HIGH_FACTOR * high_ns, noisy_ns))
-        if self.conditions.drop_ratio is not None:
-            drop_ns = usual_ns / (1 - self.conditions.drop_ratio)
-            limits.append(max(drop_ns, high_ns, noisy_ns))
-        return min(limits, default=float("inf"))
 
 
 @dataclass(slots=True)
@@ -185,7 +76,8 @@ class Monitor:
     _trigger: Trigger = field(init=False)
     _node: NodeStatus = field(init=False)
     _next_check_s: float = 0.0
-    _n_seen: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, Header] = field(default_factory=dict)
+    _phases: deque[Values] = field(default_factory=lambda: deque(maxlen=MAX_VALUES))
     _n_captures: int = 0
     _n_bytes: int = 0
     _open: tuple[CaptureRequest, str, float] | None = None
@@ -229,15 +121,19 @@ class Monitor:
             if is_over or time.monotonic() > deadline_s:
                 self._finish_open()
             return
-        step_ns = self._new_step_ns(processes)
+        steps_ns = self._new_steps_ns(processes)
         if self._n_captures >= _MAX_CAPTURES or not self._is_leader(processes):
             return
         view = view_of(processes)
-        reason = self._trigger.check(view, step_ns)
+        reason = self._trigger.check(view, steps_ns)
         if reason:
-            self._request(reason, view)
+            is_rare = self._trigger.is_rise_of_mean
+            if "step time rose" in reason:
+                reason += in_phase(_place_of_rise(self._phases, self._trigger.n_slow_checks))
+                self._phases.clear()
+            self._request(reason, view, _n_recurring(processes) if is_rare else _CAPTURED_STEPS)
 
-    def _request(self, reason: str, view: RunView) -> None:
+    def _request(self, reason: str, view: RunView, n_steps: int) -> None:
         """Ask for a capture, unless the captures of this run have used the total size."""
         running = [rank for rank in view.ranks if rank.state not in GONE]
         left_bytes = self.max_bytes - self._n_bytes
@@ -255,7 +151,7 @@ class Monitor:
         ranks = _choose_ranks(view, n_ranks)
         # Half of it is for the events, half for the operators.
         share_bytes = left_bytes // (2 * (len(running) if ranks is None else len(ranks)))
-        request = send_request(self._run, _CAPTURED_STEPS, ranks, max_bytes=share_bytes)
+        request = send_request(self._run, n_steps, ranks, max_bytes=share_bytes)
         self._open = (request, reason, time.monotonic() + _CAPTURE_TIMEOUT_S)
         of_ranks = f" of {len(ranks)} of {len(running)} ranks (--max-size)" if ranks else ""
         self.say(f"{reason}: capturing {request.n_steps} steps{of_ranks}")
@@ -265,19 +161,30 @@ class Monitor:
         first = next(iter(processes), None)
         return first is not None and first.header.host == socket.gethostname()
 
-    def _new_step_ns(self, processes: Sequence[Process]) -> float | None:
-        """Return the median duration of the steps since the last check; None without steps.
+    def _new_steps_ns(self, processes: Sequence[Process]) -> Values:
+        """Return the durations of the steps since the last check, in the order of their numbers.
 
-        It is reduced by the time in which other programs kept the training thread from a core.
+        They are reduced by the time in which other programs kept the training thread from a core.
+        The steps of a capture are left out: they include the work of the recorder.
         """
-        durations = []
+        steps, wait_ratios = [], [0.0]
         for process in processes:
-            n_seen = self._n_seen.get(process.path.name, 0)
-            new = process.column("duration_ns")[process.column("index") >= n_seen]
-            durations.append(new * (1 - process.core_wait_ratio))
-            self._n_seen[process.path.name] = process.header.n_steps
-        joined = np.concatenate(durations) if durations else np.empty(0)
-        return float(np.median(joined)) if len(joined) else None
+            header, before = process.header, self._seen.get(process.path.name)
+            is_new = process.column("index") >= (before.n_steps if before is not None else 0)
+            if is_new.any():
+                self._seen[process.path.name] = header
+                wait_ratios.append(core_wait_ratio(header, before))
+            columns = [process.column(name) for name in ("number", *_TIMES)]
+            steps.append(np.column_stack(columns)[is_new & ~_is_captured(process)])
+        wait_ratio = max(wait_ratios)  # a rank also waits for the ranks that wait for a core
+        if not steps or wait_ratio > _MAX_WAIT_RATIO:
+            return np.empty(0)
+        joined = np.concatenate(steps).astype(np.float64)
+        joined[:, 1:] *= 1 - wait_ratio
+        if len(joined):
+            self._phases.append(joined[:, 1:].mean(axis=0))
+        ordered: Values = joined[np.argsort(joined[:, 0], kind="stable"), 1]
+        return ordered
 
     def _finish_open(self) -> None:
         if self._open is None:
@@ -301,6 +208,52 @@ class Monitor:
         }
         with suppress(OSError), (self.live / CAPTURES).open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def core_wait_ratio(header: Header, before: Header | None) -> float:
+    """Return the share of the time since ``before`` in which the training thread waited for a core.
+
+    ``before`` None is the start of the process. The share is 0 where it is unknown.
+    """
+    begin_ns = before.now_ns if before is not None else header.started_ns - header.offset_ns
+    wait_ns = before.core_wait_ns if before is not None else 0
+    if header.core_wait_ns is None or wait_ns is None or header.now_ns <= begin_ns:
+        return 0.0
+    return min(max((header.core_wait_ns - wait_ns) / (header.now_ns - begin_ns), 0.0), 1.0)
+
+
+def _is_captured(process: Process) -> npt.NDArray[np.bool_]:
+    """Return which steps belong to the last capture, or follow it directly."""
+    steps, numbers = process.header.capture.get("steps"), process.column("number")
+    if not isinstance(steps, list) or [type(number) for number in steps] != [int, int]:
+        return np.zeros(len(numbers), np.bool_)
+    is_captured: npt.NDArray[np.bool_] = (steps[0] <= numbers) & (numbers <= steps[1] + 1)
+    return is_captured
+
+
+def _place_of_rise(checks: Sequence[Values], n_slow: int) -> str:
+    """Return the phase in which at least half of the additional time of slow steps is; "": none.
+
+    ``checks`` are the mean step times and times of the `PHASES`; the last ``n_slow`` are slow.
+    """
+    before, after = list(checks)[:-n_slow], list(checks)[-n_slow:]
+    if not before:
+        return ""
+    rise_ns, *more_ns = np.median(after, axis=0) - np.median(before, axis=0)
+    places = dict(zip((*PHASES, OTHER), (*more_ns, rise_ns - sum(more_ns)), strict=True))
+    place = max(places, key=places.__getitem__)
+    return place if places[place] >= rise_ns / 2 > 0 else ""
+
+
+def _n_recurring(processes: Sequence[Process]) -> int:
+    """Return how many steps to capture so that slow steps that recur are among them."""
+    n_steps = _CAPTURED_STEPS
+    for process in processes:
+        durations = process.column("duration_ns")
+        slow = np.flatnonzero(durations > _RECURRING_FACTOR * np.median(durations))
+        if len(slow) >= _MIN_RECURRING:
+            n_steps = max(n_steps, 2 * int(np.median(np.diff(slow))) + 1)
+    return min(n_steps, _MAX_CAPTURED_STEPS)
 
 
 def bytes_of(folder: Path) -> int:

@@ -119,8 +119,6 @@ class Process:
 
     ``steps`` are the last `N_KEPT` steps at most, with the columns `STEP_FIELDS`. ``cpu_ratio`` is
     the number of CPU cores that the process used between two headers; None where it is unknown.
-    ``core_wait_ratio``: the share of the time between two headers in which the training thread was
-    ready and waited for a core; 0 where it is unknown.
     ``is_active``: the process did work between two headers, although it may not have ended a step.
     """
 
@@ -130,7 +128,6 @@ class Process:
     steps: Rows = field(default_factory=lambda: np.empty((0, len(STEP_FIELDS)), np.int64))
     cpu_ratio: float | None = None
     is_active: bool = False
-    core_wait_ratio: float = 0.0
     _seen_s: float = 0.0
 
     def column(self, name: str) -> Rows:
@@ -186,9 +183,6 @@ class Process:
             elapsed_ns = header.now_ns - before.now_ns
             self.is_active = header.n_events != before.n_events
             self.cpu_ratio = (header.cpu_ns - before.cpu_ns) / elapsed_ns if elapsed_ns else None
-            waits = header.core_wait_ns, before.core_wait_ns
-            if elapsed_ns > 0 and waits[0] is not None and waits[1] is not None:
-                self.core_wait_ratio = min(max((waits[0] - waits[1]) / elapsed_ns, 0.0), 1.0)
         self.header = header
 
 
