@@ -26,7 +26,7 @@ class TablesOfPrograms(ShownRun):
             min_saving_ns: lower end of the range of an estimated saving
             max_saving_ns: upper end of the range of an estimated saving
             base: reference of saving_ns: a step, an iteration, the window, the mean step with slow
-                steps, or the mean step with checkpoints
+                steps, the mean step with checkpoints, or the mean step with compilations
             base_ns: length of the base
             measured_ratio: saving that `traceprof try --from` measured for this advice
             one_time_ns: one-time cost, if the cost does not recur in each step
@@ -113,6 +113,8 @@ class TablesOfPrograms(ShownRun):
             p2p_bytes: bytes copied between GPUs by copies that start in the step
             generated_tokens_count: number of tokens generated in the step. For loops of forward
                 passes, it includes the padding of sequences that ended early
+            least_tokens_count: part of generated_tokens_count that is a lower bound: tokens of
+                speculative decoding, of which not all accepted drafts are known
             processed_tokens_count: tokens that an inference server processed in the step: those of
                 prompts and one for each running sequence, from the name of the step
             sequences_count: sequences in the batch of an inference server, from the name of the
