@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.logs.reading import one_run, said
+from tests.logs.reading import one_run, rows, said
 from traceprof.errors import TraceprofError
+from traceprof.render.formatting import sentences
 
 MS = 1e6
 LINES = 12
@@ -128,3 +129,13 @@ def test_bars_of_rich_without_the_number_of_epochs(tmp_path: Path) -> None:
     run = one_run(tmp_path, "".join(bar.format(50 * i, 2 * i) for i in range(1, 11)))
     assert run.origin == "log:lightning"
     assert run.measure("step_period_ns") == 40 * MS
+
+
+def test_negative_times_and_rates_are_in_no_number(tmp_path: Path) -> None:
+    """A negative loss stays; a clock that went back is no step time."""
+    times = (20, -5000, 20)
+    lines = [f"step {i}: loss=-0.5 time={ms} ms" for i, ms in enumerate(times)]
+    run = one_run(tmp_path, "\n".join(lines) + "\n")
+    assert rows(run, "step_period_ns")["value"].tolist() == [20e6, 20e6]
+    assert rows(run, "loss")["value"].tolist() == [-0.5] * 3
+    assert "ignored 1 negative value of times or rates" in sentences(run.notes)
