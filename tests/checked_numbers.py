@@ -1,6 +1,4 @@
-"""A plugin of pytest that fails where somebody computes with numbers that are packed.
-
-    scripts/test -p tests.checked_numbers tests/measures
+"""Fail where somebody computes with numbers that are packed.
 
 Arrays of small types that `Packed` stores raise `AssertionError` in every ufunc that can leave
 their type; to compare, to choose rows and to join them is what they are for. Tables and names may
@@ -82,10 +80,4 @@ def checked_numbers() -> Iterator[None]:
         patch.setattr(Packed, "of_stored", classmethod(stores))
         patch.setattr(Table, "__getitem__", gives)
         patch.setattr(Names, "by_text", tells)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _nobody_computes_with_packed_numbers() -> Iterator[None]:
-    with checked_numbers():
         yield
