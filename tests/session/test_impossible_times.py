@@ -142,7 +142,9 @@ def long_first_kernel(path: Path) -> Path:
     """Write a run whose first kernel outlasts all steps: 31.7 years."""
     kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
     first = f"(SELECT min(start) FROM {kernels})"
-    return written(path, f"UPDATE {kernels} SET end = end + 1000000000000000000 WHERE start = {first}")
+    return written(
+        path, f"UPDATE {kernels} SET end = end + 1000000000000000000 WHERE start = {first}"
+    )
 
 
 def one_correlation_id(path: Path) -> Path:
