@@ -44,7 +44,11 @@ def recorded(runtime, monkeypatch):
         rollouts.end_pass()
 
     yield types.SimpleNamespace(
-        emitter=emitter, run_policy=run_policy, rollouts=rollouts, environments=environments
+        emitter=emitter,
+        run_policy=run_policy,
+        rollouts=rollouts,
+        environments=environments,
+        torch=torch,
     )
     Environment.step, EarlyStopping.step = step, stop
 
@@ -72,6 +76,48 @@ def test_environments_in_lists_and_attributes_are_found(recorded):
     Runner().play()
     recorded.rollouts.begin_training()
     assert recorded.emitter.past == ["environment", "environment", "rollout"]
+
+
+def test_random_actions_before_the_first_pass_of_a_policy_are_steps(recorded):
+    """A program fills a buffer with random actions; it creates another environment later."""
+
+    class Other(Environment):
+        def step(self, action):
+            return action, 0.0, True
+
+    class Optimizer:
+        def __init__(self):
+            self.is_ready = True
+
+    replaced = recorded.environments._wrap_optimizer(recorded.torch, Optimizer.__init__)
+    Optimizer.__init__ = replaced
+    environment = Environment()
+    assert Optimizer().is_ready
+    for _ in range(5):
+        environment.step(1)
+    other = Other()
+    recorded.run_policy()
+    other.step(1)
+    recorded.rollouts.begin_training()
+    assert recorded.emitter.past == ["environment"] * 6 + ["rollout"]
+
+
+def test_passes_after_the_last_step_are_not_part_of_the_rollout(recorded, monkeypatch):
+    """An update of Q-learning begins with a pass of the target network."""
+    clock = []
+    monkeypatch.setattr(recorded.rollouts, "time_ns", lambda: clock[-1])
+    monkeypatch.setattr(recorded.environments, "time_ns", lambda: clock[-1])
+    environment = Environment()
+    for now in (100, 200):
+        clock.append(now)
+        recorded.run_policy()
+        clock.append(now + 50)
+        environment.step(1)
+    clock.append(400)
+    recorded.run_policy()
+    clock.append(450)
+    recorded.rollouts.begin_training()
+    assert recorded.emitter.spans[-1] == (100, 250, "rollout")
 
 
 def test_a_schedule_of_an_evaluation_is_no_environment(recorded):

@@ -128,3 +128,23 @@ def test_tensors_are_told_with_what_they_are_for(trained):
     }
     (device,) = read_snapshot(path).devices
     assert len(device.tensors) == len(kept) + 1
+
+
+def test_a_snapshot_is_written_in_a_range_of_the_recorder(trained, runtime, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACEPROF_MEMORY", "1..2")  # read when the runtime is loaded
+    ranges = []
+    emitter = SimpleNamespace(
+        push=lambda name, number=0: ranges.append((name, number, _has_snapshot(tmp_path))),
+        pop=lambda: ranges.append(("end", _has_snapshot(tmp_path))),
+        start=lambda *_: None,
+        end=lambda *_: None,
+    )
+    monkeypatch.setattr(runtime("session"), "emitter", lambda: emitter)
+    trained(6, "1..2", Pretended())
+    written = ("traceprof.window.stop", 3, False)
+    assert written in ranges
+    assert ranges[ranges.index(written) + 1] == ("end", True)
+
+
+def _has_snapshot(folder):
+    return any(folder.glob("memory.*.pickle"))

@@ -1,6 +1,8 @@
 """When windows of torch's profiler are opened, with a torch that only pretends."""
 
+import _thread
 import os
+import threading
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -179,3 +181,77 @@ def test_elsewhere_and_in_steps_that_are_asked_for_every_window_has_operators(op
     assert asked
     assert all(one["use_cpu"] for one in asked)
     assert not any("record_shapes" in one for one in asked)
+
+
+def test_a_window_is_prepared_and_opened_in_ranges_of_the_recorder(runtime, monkeypatch):
+    """On a GPU, the first preparation takes as long as many steps."""
+    session, windows = runtime("session"), runtime("hook_windows")
+    events = []
+    emitter = SimpleNamespace(
+        push=lambda name, _number: events.append(name),
+        pop=lambda: events.append("end"),
+        start=lambda name, _number: events.append(name),
+    )
+    monkeypatch.setattr(session, "emitter", lambda: emitter)
+    profile = SimpleNamespace(
+        _prepare_trace=lambda: events.append("prepare"),
+        _start_trace=lambda: events.append("open"),
+    )
+    torch = SimpleNamespace(
+        _C=SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False)),
+        autograd=SimpleNamespace(profiler=SimpleNamespace(profile=lambda **_: profile)),
+        cuda=SimpleNamespace(is_initialized=lambda: False),
+    )
+    opened = windows._Windows(torch, 5, 2, 0)
+    for number in range(6):
+        opened.at_step(number)
+    assert events == [
+        *("traceprof.window.start", "prepare", "end"),
+        *("traceprof.window.start", "open", "traceprof.window", "end"),
+    ]
+
+
+def test_only_the_thread_that_opened_a_window_closes_it(runtime, monkeypatch, capsys):
+    """Requests of torch.distributed.rpc run on threads of C++, which take turns."""
+    session, windows = runtime("session"), runtime("hook_windows")
+    emitter = SimpleNamespace(push=lambda *_: None, pop=lambda: None, start=lambda *_: 1)
+    monkeypatch.setattr(session, "emitter", lambda: emitter)
+    calls = []
+    profile = SimpleNamespace(
+        _prepare_trace=lambda: None, _start_trace=lambda: calls.append("open")
+    )
+    torch = SimpleNamespace(
+        _C=SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False)),
+        autograd=SimpleNamespace(
+            profiler=SimpleNamespace(profile=lambda **_: profile),
+            _disable_profiler=lambda: calls.append("close"),
+        ),
+        cuda=SimpleNamespace(is_initialized=lambda: False),
+    )
+    opened = windows._Windows(torch, 1, 2, 0)
+
+    def run_in(start, function, *args):
+        ended = threading.Event()
+
+        def call():
+            function(*args)
+            ended.set()
+
+        start(call)
+        assert ended.wait(10)
+
+    def start_python_thread(call):
+        threading.Thread(target=call).start()
+
+    def start_foreign_thread(call):
+        _thread.start_new_thread(call, ())
+
+    run_in(start_foreign_thread, opened.at_step, 1)
+    assert calls == []  # the next step may run on another thread
+    run_in(start_python_thread, opened.at_step, 1)
+    assert calls == ["open"]
+    run_in(start_foreign_thread, opened.at_step, 3)
+    opened.stop()
+    opened.stop()
+    assert calls == ["open"]
+    assert capsys.readouterr().err.count("a recording of operators was lost") == 1

@@ -222,3 +222,62 @@ def test_the_page_names_the_role_that_is_waited_for() -> None:
     assert verdict is not None
     causes = {name: round(share, 2) for name, share in verdict.idle.items()}
     assert causes == {"waiting for another role": 0.48}  # (70% + 27%) / 2
+
+
+def rank_of_server(rank: int, *, has_optimizer: bool, late: int = 0) -> Trace:
+    """Return a rank of a run over gloo: two workers send gradients to a server, rank 0.
+
+    Of each round of 100 ms, the workers compute 50 ms, and the server updates from 51 to 81 ms. The
+    worker ``late`` computes and sends 10 ms longer.
+    """
+    builder, own = TraceBuilder().process(1 + rank, rank=rank, host="vm"), {"process": 1 + rank}
+    own_group = {"backend": "gloo", "group_size": 3, "n_bytes": 1_000, "group_rank": rank, **own}
+    for number in range(N_STEPS):
+        begin, sent = 100 * MS * number, 60 if late else 50
+        if rank:
+            until = sent if rank == late else 50
+            builder.phase("forward", begin, begin + 20 * MS, **own)
+            builder.phase("backward", begin + 20 * MS, begin + until * MS, **own)
+        elif has_optimizer:
+            builder.phase("optimizer", begin + (sent + 1) * MS, begin + (sent + 31) * MS, **own)
+        for worker in (1, 2) if rank == 0 else (rank,):
+            first, peer = (sent if worker == late else 50), {"peer_rank": worker if not rank else 0}
+            spans = {
+                "recv" if rank == 0 else "send": (sent - 68 if rank == 0 else first, first + 1),
+                "send" if rank == 0 else "recv": (sent + 31 if rank == 0 else first + 1, sent + 32),
+            }
+            for op, (at, end) in spans.items():
+                builder.phase("comm:" + op, begin + at * MS, begin + end * MS, **own)
+                builder.collective(op, begin + at * MS, begin + end * MS, **peer, **own_group)
+    return builder.build(info=TraceInfo(path=f"rank{rank}", host="vm", utc_epoch_ns=0))
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_parameter_server_and_its_workers_are_roles(has_optimizer: bool, late: int) -> None:
+    traces = [rank_of_server(rank, has_optimizer=has_optimizer, late=late) for rank in range(3)]
+    ranks = run_of(*(RankTrace(trace, rank, rank, "vm") for rank, trace in enumerate(traces)))
+    assert dict(find_roles(ranks).of_member) == {0: "server", 1: "trainer", 2: "trainer"}
+    assert join_steps_of_roles(ranks) is ranks
+    found = findings_of(in_default_window(ranks))
+    assert "straggler" not in [one.rule for one in found]
+    waits = next(one for one in found if one.rule == "role_waits")
+    text = " ".join((waits.title, *waits.evidence, waits.action, waits.caveat or ""))
+    assert waits.title.startswith("The server (rank 0) waits for the worker (rank 1, rank 2) for ")
+    assert "rollout" not in text and "trainer" not in text
+    shares = [
+        float(one.split(" for ")[-1].split("%")[0]) for one in (waits.title, waits.evidence[0])
+    ]
+    # The server waits from 82 ms of a round to 50 ms of the next, the workers from 51 to 81 ms.
+    # With a late worker, the server is 10 ms later, and the other worker waits for 40 ms.
+    true = (68, 35 if late else 30)
+    assert shares == pytest.approx(true, abs=1.5)
+
+
+def test_a_rank_whose_backward_pass_shows_only_in_its_operators_is_no_server() -> None:
+    name = "autograd::engine::evaluate_function: MmBackward0"
+    trains = rank_of_server(0, has_optimizer=True)
+    operators = TraceBuilder().host_op(name, 55 * MS, 56 * MS, process=1).build().host_ops
+    traces = [trains.with_tables({"host_ops": operators}), rank_of_server(1, has_optimizer=False)]
+    ranks = run_of(*(RankTrace(trace, rank, rank, "vm") for rank, trace in enumerate(traces)))
+    assert not find_roles(ranks).of_member

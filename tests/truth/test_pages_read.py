@@ -66,7 +66,8 @@ _TIME: Final = r"\d[\d,.]* (?:ns|µs|ms|s|min|h|d)\b"
 _SHARE: Final = r"(?P<share>[\d.]+)%"
 _SAVES: Final = re.compile(
     rf"Saves +(?:up to |about )?(?P<part>{_TIME}) of (?P<whole>{_TIME}) (?P<base>per step|"
-    rf"per iteration|per step including (?:slow steps|checkpoints)|in the window) \({_SHARE}"
+    r"per iteration|per step including (?:slow steps|checkpoints|compilations)|in the window) "
+    rf"\({_SHARE}"
 )
 _OF_TIME: Final = re.compile(
     rf"{_SHARE} of (?:step|iteration|the analyzed) time \((?P<part>{_TIME}) of (?P<whole>{_TIME})\)"
@@ -111,12 +112,15 @@ def test_slow_steps_are_counted_as_the_steps_are(name: str) -> None:
             assert len(shown) == len({*shown}) == min(3, told["n"])
 
 
+_OF_UNUSUAL_STEPS: Final = ("slow_steps", "checkpoint_stalls", "recompilation")
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_one_base(name: str) -> None:
     document = document_of(name)
     rows = findings_for_people(document.results["findings"])
-    # What slow steps and checkpoints cost is a part of the mean step with these, and says so.
-    rows = [row for row in rows if row["rule"] not in ("slow_steps", "checkpoint_stalls")]
+    # What slow steps, checkpoints, and compilations cost is a part of the mean step with these.
+    rows = [row for row in rows if row["rule"] not in _OF_UNUSUAL_STEPS]
     bases = {(row["base"], sentence_duration(row["base_ns"])) for row in rows}
     assert len(bases) <= 1
     words = briefing_of(document)

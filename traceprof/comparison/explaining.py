@@ -63,7 +63,7 @@ class WindowSide:
     ``of_devices`` and ``of_hosts`` are the spans of each device and each process. ``step`` is the
     step number; None for a plain window, which is the same for all. ``launched`` is the window in
     which each process launched the work of the step; None: the work is everything that runs in the
-    span. ``notes`` are caveats.
+    span. ``notes`` are caveats. ``is_median`` is whether a typical step has the median length.
     """
 
     name: str
@@ -73,6 +73,7 @@ class WindowSide:
     step: int | None = None
     launched: Mapping[int, TimeWindow] | None = None
     notes: tuple[Note, ...] = ()
+    is_median: bool = True
 
     def shared_with(self, other: WindowSide) -> WindowSide:
         """Return the side limited to the devices and the processes that ``other`` also has."""
@@ -120,12 +121,15 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
             f"the trace has no other step to compare with {side.name}: choose a reference window, "
             "for example --against 1s..2s"
         )
-    number = sorted(lengths, key=lambda step: lengths[step])[(len(lengths) - 1) // 2]
+    ordered = sorted(lengths, key=lambda step: lengths[step])
+    number, longer = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    is_median = lengths[longer] <= (1 + _MIN_NOTABLE_RATIO) * lengths[number]
     what = "pattern" if is_pattern else "step"
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     kind = kind.replace("step", ITERATION) if is_pattern else kind
-    text = f"{{name}} has the median length of {{n:count}} {kind}."
-    return replace(chosen, notes=(*chosen.notes, Note.of(text, name=chosen.name, n=len(lengths))))
+    which = "has the median length of" if is_median else "is the shorter median step among"
+    note = Note.of(f"{{name}} {which} {{n:count}} {kind}.", name=chosen.name, n=len(lengths))
+    return replace(chosen, notes=(*chosen.notes, note), is_median=is_median)
 
 
 def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]:
@@ -281,15 +285,16 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
         _explain_devices(ranks, side, other) if has_devices else _explain_hosts(ranks, phases)
     )
     notes = [*other.notes, *side.notes, *explanation_notes]
+    notes += _notes_on_lag(ranks, side) if has_devices and not phases.empty else []
     if (side.step is None) != (other.step is None):
         notes.insert(0, _STEP_AND_WINDOW)
     ratio = length["difference_ns"] / (length["reference_ns"] or np.nan)
     is_usual = against is None and _is_usual(ranks, side)
     is_usual &= is_slowest or abs(ratio) < _MIN_NOTABLE_RATIO
     answer = (
-        _usual_answer(side, ratio, is_slowest=is_slowest)
+        _usual_answer(side, other, ratio, is_slowest=is_slowest)
         if is_usual
-        else _answer(side, other, length["difference_ns"])
+        else _answer(side, other, length["difference_ns"], has_devices=has_devices)
     )
     if not is_usual or abs(ratio) >= _MIN_NOTABLE_RATIO:
         answer += _cpu_shortage(ranks, side, other, length["difference_ns"])
@@ -320,9 +325,20 @@ def _is_usual(ranks: Ranks, side: WindowSide) -> bool:
     return is_of_ledger and kinds == {USUAL}
 
 
-def _usual_answer(side: WindowSide, ratio: float, *, is_slowest: bool) -> str:
-    """Return that a step does not stand out; ``ratio`` is its difference from the median step."""
-    change = f"{format_ratio(abs(ratio))} {'shorter' if ratio < 0 else 'longer'} than the median"
+def _notes_on_lag(ranks: Ranks, side: WindowSide) -> list[Note]:
+    """Return a note if the CPU phases of a step run long before its GPU work."""
+    ledger = step_ledger(ranks)
+    rows = ledger.take(ledger["on_device"] & (ledger["step"] == side.step))
+    lag_ns = mean_of(rows["device_start_ns"] - rows["start_ns"])  # NaN without rows
+    is_long = lag_ns >= _MIN_LAG_RATIO * mean_of(rows["duration_ns"])
+    text = "The GPUs start this step {lag:ns} after the CPU, so its CPU phases overlap earlier GPU "
+    return [Note.of(f"{text}work.", lag=lag_ns)] if is_long else []
+
+
+def _usual_answer(side: WindowSide, other: WindowSide, ratio: float, *, is_slowest: bool) -> str:
+    """Return that a step does not stand out; ``ratio`` is its difference from the typical step."""
+    typical = "the median" if other.is_median else other.name
+    change = f"{format_ratio(abs(ratio))} {'shorter' if ratio < 0 else 'longer'} than {typical}"
     change += "." if abs(ratio) < _MIN_NOTABLE_RATIO else ", within the variation of the steps."
     if is_slowest:
         noun = ITERATION if side.name.startswith(ITERATION) else STEP
@@ -330,12 +346,12 @@ def _usual_answer(side: WindowSide, ratio: float, *, is_slowest: bool) -> str:
     return f"{side.name.capitalize()} is not slow: it is {change}"
 
 
-def _answer(side: WindowSide, other: WindowSide, ns: int) -> str:
+def _answer(side: WindowSide, other: WindowSide, ns: int, *, has_devices: bool) -> str:
     """Return by how much ``side`` is longer."""
     change = f"{sentence_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
     text = f"{side.name} is {change if ns else 'as long as'} {other.name}"
-    n_devices = len(side.of_devices)
-    return text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "")
+    n, noun = (len(side.of_devices), "GPUs") if has_devices else (len(side.of_hosts), "processes")
+    return text + (f", mean of {n} {noun}" if n > 1 else "")
 
 
 def _cpu_shortage(ranks: Ranks, side: WindowSide, other: WindowSide, ns: int) -> str:
@@ -372,6 +388,7 @@ def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
 
 
 _WINDOWS: Final = ("reference", "explained")
+_MIN_LAG_RATIO: Final = 0.5
 _MIN_NOTABLE_RATIO: Final = 0.02
 """A usual step whose length differs less from the median does not stand out."""
 _STEP_AND_WINDOW: Final = Note(

@@ -31,6 +31,7 @@ from traceprof.findings import (
     pipeline,
     post_training,
     processor,
+    recompilation,
     recomputation,
     roles,
     slow_ranks,
@@ -79,6 +80,7 @@ RULES: Final[Registry[Rule]] = Registry(
         pipeline.pipeline_bubble,
         communication.host_communication,
         checkpoints.checkpoint_stalls,
+        recompilation.recompilation,
         input_bound.input_bound,
         managed.managed_memory,
         offload.offloaded_optimizer,
@@ -132,7 +134,7 @@ SPEC: Final = ResultSpec.of("""
     same min_saving_ns: lower end of the range of an estimated saving
     same max_saving_ns: upper end of the range of an estimated saving
     same base: reference of saving_ns: a step, an iteration, the window, the mean step with slow
-        steps, or the mean step with checkpoints
+        steps, the mean step with checkpoints, or the mean step with compilations
     same base_ns: length of the base
     same measured_ratio: saving that `traceprof try --from` measured for this advice
     same one_time_ns: one-time cost, if the cost does not recur in each step

@@ -59,6 +59,9 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
     every = steps_between(found)
     often = "one every {every:count} steps" if every else "{n:count} in {n_steps:count} steps"
     n_steps = len(durations) // len(np.unique(table["process"]))
+    # The GPU may lag by a step: the ranges show which step the checkpoint follows.
+    named = table.take(table["process"] == saving["process"][0])
+    named = named.take(named["between_cause"] == CHECKPOINT)
     yield Finding(
         title=Note.of(
             "Checkpoints stall training for {share:ratio} of the loop time: {n:count} checkpoint(s)"
@@ -75,7 +78,7 @@ def checkpoint_stalls(context: Context) -> Iterator[Finding]:
                 n=len(found),
                 every=every,
                 n_steps=n_steps,
-                first=int(found["step"][0]),
+                first=int(min([*named["step"][:1], found["step"][0]])),
             ),
             Note.of(
                 "{all:count} steps/s with checkpoints, {usual:count} steps/s without",

@@ -48,7 +48,9 @@ class ClaimKind(StrEnum):
     COMPUTE = "compute"
     SLOW = "slow steps"
     DRIFT = "slower steps"  # the growth of lost time and compute; it has no times of its own
-    PERIODIC = "periodic costs"  # the excess of steps with a checkpoint; it has no times of its own
+    PERIODIC = (
+        "periodic costs"  # the excess of steps with checkpoints or compilation; no times of its own
+    )
 
 
 class Kind(StrEnum):

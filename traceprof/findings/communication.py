@@ -13,6 +13,7 @@ from traceprof.findings.amounts import COLLECTIVES, AbsentError
 from traceprof.findings.claims import Claim, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
+from traceprof.findings.recurrence import size_in_words
 from traceprof.findings.rules import Finding, rule
 from traceprof.findings.waiting import notes_on_waiting_in
 from traceprof.hardware.catalogue import Link
@@ -38,8 +39,8 @@ _MIN_SAVED_RATIO: Final = 0.001
 _ADVICE_BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
-        "For all-reduce: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
-        "accumulation, or send 16-bit gradients (`bf16_compress_hook`).",
+        "For all-reduce of gradients: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
+        "accumulation, or 16 bits (`bf16_compress_hook`). Of activations: sequence parallelism.",
     ),
     (
         re.compile(r"(?i)all_?gather|reduce_?scatter"),
@@ -224,6 +225,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _MIN_EXPOSED_RATIO:
         return
+    size, n_moved = size_in_words(context, n_bytes, count)
     min_ratio = max(0.0, 1 - 2 * n_bytes / _SLOWEST_LINK_BYTES_PER_NS / claim.total_ns)
     launch_wait_ns = context.idle_for("launch").total_ns
     claim = replace(claim, between=(min_ratio, 1 + launch_wait_ns / claim.total_ns))
@@ -243,9 +245,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
             "launches disappear as well."
         ),
         evidence=(
-            context.counted(
-                count, "collective(s) or message(s)", ", {size:bytes} in total", size=n_bytes
-            ),
+            context.counted(count, "collective(s) or message(s)", f", {size}", moved=n_moved),
             Note.of(
                 "copies between GPU and host: {copies:ratio} of step time",
                 copies=context.share(claim) - context.share(context.unclaimed(waiting.times)),

@@ -19,7 +19,7 @@ from traceprof.findings.claims import (
     with_upper_bound,
 )
 from traceprof.findings.context import Context, CopyFilter
-from traceprof.findings.recurrence import counted
+from traceprof.findings.recurrence import counted, size_in_words
 from traceprof.findings.rules import Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
@@ -66,8 +66,9 @@ def _count_and_rate(context: Context, copies: Table, words: str) -> Note:
     total_ns = int(lengths_of(copies).sum())
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
-    suffix = " ({moved:bytes} in total at {rate:bytes/s})"
-    return counted(context, copies, words, suffix, is_of_host=False, moved=n_bytes, rate=rate)
+    size, moved = size_in_words(context, n_bytes, len(copies))
+    suffix = f" ({size} at {{rate:bytes/s}})"
+    return counted(context, copies, words, suffix, is_of_host=False, moved=moved, rate=rate)
 
 
 def _call_time(context: Context, copies: Table) -> Note:

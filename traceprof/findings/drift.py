@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from traceprof.findings.claims import Claim, ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.machine import notes_on_machine
 from traceprof.findings.rules import Finding, rule
+from traceprof.measures.collectives.members import find_members
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import floats, lengths_of, mean_of, owner_of
 from traceprof.measures.steps.drift import Drift
@@ -32,6 +34,9 @@ from traceprof.names.ranges import PHASES
 _MIN_PART_RATIO: Final = 0.1
 """Minimum share of a part in the growth, to be in the evidence."""
 _N_KERNELS: Final = 2
+# Minimum share of the growth in which the compute of one rank grows more than on the others.
+_MIN_LATE_RATIO: Final = 0.5
+_SIDES: Final = ("before", "after")
 _HOST: Final = (*(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS)), "outside_ns")
 _UNNAMED: Final = "outside named phases"
 _CLOCK: Final = "sm_clock_mhz"
@@ -102,6 +107,14 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
     parts = _growth(before, after, DEVICE_PARTS)
     main = next(iter(parts), "")
     evidence = [*_notes_on_growth(parts, drift)]
+    is_waiting = main == "exposed_communication_ns" and "compute_ns" in table
+    process = _late_process(table, drift) if is_waiting else None
+    if process is not None:
+        rows = (side[table["process"][side] == process] for side in (drift.before, drift.after))
+        notes, action = _explain(context, replace(drift, **dict(zip(_SIDES, rows, strict=True))))
+        late = next(one.label for one in find_members(context.ranks) if one.process == process)
+        who = Note.of("the other ranks wait for {late}, and the next values are its own", late=late)
+        return [*evidence, who, *notes], f"Check {late}. {action}"
     machine = [*notes_on_machine(table, drift.after, drift.before)]
     if main != "compute_ns":
         host = _growth(before, after, _HOST) if main in ("", "idle_ns") else {}
@@ -127,6 +140,24 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
         Note.of("GPU clock {before:count} MHz before, {after:count} MHz after", **clocks)
     )
     return evidence + machine, f"{lead} {_LOOK_FOR_OTHERS}"
+
+
+def _late_process(table: Table, drift: Drift) -> int | None:
+    """Return the process whose compute grew most, if it explains most of the growth of the steps.
+
+    None if all processes grow alike, and of a single process.
+    """
+    processes = np.unique(table["process"][drift.before])
+    after, before = (
+        np.array(
+            [mean_of(table["compute_ns"][rows][table["process"][rows] == p]) for p in processes]
+        )
+        for rows in (drift.after, drift.before)
+    )
+    grown_ns = after - before
+    least, most = np.sort(grown_ns)[[-2, -1]] if len(grown_ns) > 1 else (0.0, 0.0)
+    is_late = most - least >= _MIN_LATE_RATIO * (drift.after_ns - drift.before_ns)
+    return int(processes[grown_ns.argmax()]) if is_late else None
 
 
 def _growth(before: Table, after: Table, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
@@ -230,7 +261,7 @@ def _notes_on_more(kernels: Table) -> Iterator[Note]:
         names = names.assign(**{f"n_{side}": groups.sums(n), f"blocks_{side}": groups.sums(total)})
     names = names.assign(more_ns=groups.sums(kernels["more_ns"]))
     for row in names.take(names["more_ns"] > 0).in_order("-more_ns").rows()[:_N_KERNELS]:
-        text = "{name}: {n_before:count} launches per step before, {n_after:count} after"
+        text = "{name}: {n_before:count} launch(es) per step before, {n_after:count} after"
         if not np.isnan(row["blocks_before"] + row["blocks_after"]):
             text += "; {blocks_before:count} blocks per step before, {blocks_after:count} after"
         yield Note.of(text, **row | {"name": short_name(row["name"])})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -132,6 +132,7 @@ _TRIES_ALGORITHMS: Final = (
     "times convolution algorithms here, once per shape (`torch.backends.cudnn.benchmark`). You can "
     "also switch this search off."
 )
+_COLLECTS: Final = re.compile(r"(?i)^gc([^a-z]|$)|garbage[ _]?collect")
 _OF_EVENTS: Final = re.compile(r"^(cuda|cu|hip)EventSynchronize")
 _CONVOLVES: Final = re.compile(r"(?i)conv(olution|[1-3]d|$|[^a-z])")
 
@@ -252,7 +253,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         ),
         action=ON_FUNCTION
         if function
-        else _advice_between_steps(context)
+        else _advice_between_steps(context, {*names} - {context.steps.source})
         if is_between and main_kind not in (DRIVER, FILES)
         else advice_for(context, main_kind, alone),
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
@@ -290,8 +291,13 @@ def _notes_on_wait_before(context: Context, claim: Claim) -> Iterator[Note]:
         )
 
 
-def _advice_between_steps(context: Context) -> str:
-    """Return the advice on idle time between steps."""
+def _advice_between_steps(context: Context, names: Collection[str]) -> str:
+    """Return the advice on idle time between steps, in which the CPU is in ranges ``names``."""
+    if any(map(_COLLECTS.search, names)):
+        return (
+            "Control garbage collection: call `gc.disable()` before the loop, and `gc.collect()` "
+            "every N steps, in the same step on all ranks."
+        )
     return (
         "Find out whether the loop fetches a batch, evaluates, or logs there: name its parts "
         f"({context.software.recorder.how_to('parts')}). Fetch batches in workers ahead of time, "

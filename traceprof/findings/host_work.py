@@ -25,7 +25,12 @@ from traceprof.names.functions import is_function
 _MAIN_RATIO: Final = 0.5
 _LAUNCHING, DRIVER, FILES = "launching", "driver", "files"
 OPERATORS, COMPUTING, _RUNTIME = "operators", "computing", "runtime"
-_COMPUTES: Final = re.compile(r"^(aten|torchvision|torchaudio|fbgemm)::")
+_COMPUTES: Final = re.compile(
+    r"^(aten|torchvision|torchaudio|fbgemm)::(?!(as_strided|narrow|slice|select|view(_as)?|detach"
+    r"|expand(_as)?|permute|transpose|t|(unsafe_)?split(_with_sizes)?|tensor_split|chunk|unbind"
+    r"|(un)?squeeze|alias|diagonal|unfold|movedim)$)"
+)
+"""Operators that compute; a view launches nothing, on a GPU either."""
 _MIN_COMPUTING_NS: Final = 500_000
 """Minimum duration of an operator that computes on the CPU. An operator that launches work takes
 less, and its calls of the driver are known."""

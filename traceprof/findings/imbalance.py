@@ -18,7 +18,7 @@ from traceprof.findings.members import (
     require_waiting,
 )
 from traceprof.findings.rules import Finding, rule
-from traceprof.findings.slow_ranks import BALANCE_EXPERTS
+from traceprof.findings.slow_ranks import BALANCE_EXPERTS, claims_on_waiting
 from traceprof.measures import shown_by
 from traceprof.measures.collectives.waits import waiting_of_members
 from traceprof.measures.ranks.groups import find_late_host_or_rack
@@ -33,11 +33,14 @@ from traceprof.measures.ranks.imbalance import (
 from traceprof.measures.ranks.pipeline import find_stages
 from traceprof.measures.ranks.stragglers import lateness_of_ranks
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 
 _MIN_SHARE_RATIO: Final = 0.05
 _MIN_CAUSE_RATIO: Final = 0.5
 _MORE, _SLOWER, _OTHER = "more work", "the same work takes longer", "no compute"
 _EXPERTS: Final = "experts with more tokens"
+_MIN_SAME_RATIO: Final = 0.9
+_QUERY: Final = "`nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1`"
 _WHY: Final = {_MORE: " (uneven batches)", _EXPERTS: " (uneven load of experts)"}
 _ACTIONS: Final = {
     _EXPERTS: BALANCE_EXPERTS,
@@ -45,7 +48,7 @@ _ACTIONS: Final = {
     "each rank the same number of tokens instead of samples, or pack sequences.",
     _SLOWER: "The ranks have the same work, but their GPUs take turns being slow. Check clocks, "
     "power limits, temperatures, and other jobs on the GPUs "
-    "(`nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv -l 1`).",
+    f"({_QUERY}).",
     _OTHER: "Find what the late ranks wait for: data loading, garbage collection, logging, or "
     f"copies (`{shown_by('rank-steps')}`).",
 }
@@ -80,6 +83,9 @@ def load_imbalance(context: Context) -> Iterator[Finding]:
         return
     cause = cause_of_imbalance(context.ranks, late)
     kind = _kind_of(cause)
+    if kind == _SLOWER and len(places := _always_late(late)) > 1:
+        yield _slow_together(context, late, places, cause)
+        return
     longest = late.row(int(late["excess_ns"].argmax()))
     yield Finding(
         title=Note.of(
@@ -93,6 +99,34 @@ def load_imbalance(context: Context) -> Iterator[Finding]:
         action=_ACTIONS[kind],
         caveat="The saving assumes that each rank has the mean work of the ranks in each step.",
         window=context.window_text(longest["start_ns"], longest["end_ns"]),
+    )
+
+
+def _always_late(late: Table) -> tuple[int, ...]:
+    """Return the ranks that are late together in nearly all steps ``late``; () if they change."""
+    texts, counts = np.unique(late["late"].plain(), return_counts=True)
+    is_same = counts.max() >= _MIN_SAME_RATIO * len(late)
+    return tuple(map(int, texts[counts.argmax()].split())) if is_same else ()
+
+
+def _slow_together(
+    context: Context, late: Table, places: tuple[int, ...], cause: ImbalanceCause
+) -> Finding:
+    """Return the finding on several ranks whose GPUs are always slower than those of the others."""
+    claims = claims_on_waiting(context, places, int(late["beyond_ns"].sum()))
+    who = ", ".join(context.matches.members[place].label for place in places)
+    return Finding(
+        title=Note.of(
+            "Slow GPUs: the other ranks wait for {slow} for {share:ratio} of step time",
+            slow=who,
+            share=sum(map(context.saving_ratio, claims)),
+        ),
+        claims=claims,
+        kind=Kind.BOUNDED,
+        evidence=(*_notes_on_cause(cause, _SLOWER, len(late)),),
+        action=f"Compare {who} with the other ranks: GPU models, clocks, power limits, "
+        f"temperatures, and other jobs on the GPUs ({_QUERY}).",
+        caveat="The saving assumes that these ranks are as fast as the others.",
     )
 
 

@@ -11,6 +11,7 @@ from traceprof.findings.amounts import COPIES, AbsentError
 from traceprof.findings.claims import ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.copies import usual_rate
+from traceprof.findings.recurrence import size_in_words
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import are_migrations
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
@@ -50,6 +51,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     if share < _MIN_SHARE_RATIO:
         return
     copied_ns = int(lengths_of(moved).sum())
+    size, n_moved = size_in_words(context, n_bytes, len(moved))
     by_direction = {
         name: int((moved["direction"] == name).sum()) for name in moved["direction"].distinct()
     }
@@ -70,8 +72,8 @@ def managed_memory(context: Context) -> Iterator[Finding]:
             context.counted(
                 len(moved),
                 "page migration(s)",
-                " without a launch call ({moved:bytes} in total at {rate:bytes/s})",
-                moved=n_bytes,
+                f" without a launch call ({size} at {{rate:bytes/s}})",
+                moved=n_moved,
                 rate=n_bytes / (copied_ns / 1e9) if copied_ns else None,
             ),
             *(

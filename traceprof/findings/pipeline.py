@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from traceprof.errors import NotRecordedError
 from traceprof.findings.amounts import NotApplicableError
-from traceprof.findings.claims import Kind, Times, union_by_device
+from traceprof.findings.claims import Claim, Kind, Times, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.members import devices_of_members, require_waiting
 from traceprof.findings.rules import Finding, rule
@@ -32,9 +33,13 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
     if not stages:
         raise NotApplicableError("the trace contains no pipeline stages")
     require_waiting(context)
-    claim = context.unclaimed(_bubble_times(context))
+    times = _bubble_times(context)
+    claim = context.unclaimed(times)
     share = context.share(claim)
     if share < _MIN_SHARE_RATIO:
+        whole = Claim({device: time & context.typical for device, time in times.items()})
+        if context.share(whole) >= _MIN_SHARE_RATIO:
+            raise NotRecordedError("other findings are about the time in which the stages wait")
         return
     rows = find_bubbles(context.ranks).rows
     ratios = [row["bubble_ratio"] for row in rows]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from traceprof.findings.context import Context
 from traceprof.measures.rows import owner_of, rows_by
+from traceprof.measures.steps.base import WINDOW
 from traceprof.measures.steps.find import pattern_of_ranks
 from traceprof.measures.workload import LOADING
 from traceprof.model.results import Note
@@ -27,15 +29,20 @@ def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int
     """
     if not len(context.steps):
         return None
+    return max(map(len, _numbers_of_steps(context, rows, is_of_host=is_of_host)), default=0)
+
+
+def _numbers_of_steps(context: Context, rows: Table, *, is_of_host: bool) -> Iterator[set[int]]:
+    """Yield the numbers of the typical steps in which ``rows`` start, for each process."""
     steps = context.steps.table.take(context.is_usual)
     borders = "start_ns" if is_of_host else "device_start_ns"
-    of_process, found = rows_by(rows, "process"), 0
+    of_process = rows_by(rows, "process")
     for process, step_rows in rows_by(steps, "process").items():
         starts = rows["start_ns"][of_process.get(process, np.empty(0, np.int64))]
-        place = np.searchsorted(np.sort(steps[borders][step_rows]), starts, side="right")
+        in_order = step_rows[np.argsort(steps[borders][step_rows], kind="stable")]
+        place = np.searchsorted(steps[borders][in_order], starts, side="right") - 1
         # Events before the first step belong to the first step: the host runs ahead.
-        found = max(found, len(np.unique(np.maximum(place, 1))))
-    return found
+        yield set(steps["step"][in_order[np.maximum(place, 0)]].tolist())
 
 
 def are_few_steps(context: Context, in_steps: int) -> bool:
@@ -55,14 +62,25 @@ def counted(
     """Return a note on the number of ``rows``, see `Context.counted`.
 
     If only few steps have such rows, a mean per step is misleading. The note then says in how many
-    steps they are.
+    steps they are, on any process.
     """
     in_steps = steps_with(context, rows, is_of_host=is_of_host)
     if in_steps is not None and are_few_steps(context, in_steps):
         text = f"{{n:count}} {words} in {{own:count}} of {{steps:count}} steps{more}"
+        in_any = set[int]().union(*_numbers_of_steps(context, rows, is_of_host=is_of_host))
         n_steps = round(context.n_steps)
-        return Note.of(text, n=len(rows), own=in_steps, steps=n_steps, **values)
+        return Note.of(text, n=len(rows), own=len(in_any), steps=n_steps, **values)
     return context.counted(len(rows), words, more, is_of_host=is_of_host, **values)
+
+
+def size_in_words(context: Context, n_bytes: int, count: int) -> tuple[str, int]:
+    """Return words on the bytes of ``count`` events, and the value of {moved} in them.
+
+    Beside a number of events per step, the total of the window would be misleading.
+    """
+    if context.base.unit == WINDOW or not count:
+        return "{moved:bytes} in total", n_bytes
+    return "mean size {moved:bytes}", n_bytes // count
 
 
 def is_in_most_iterations(context: Context, rows: Table) -> bool:

@@ -28,6 +28,11 @@ _ACTION: Final = (
     "(asynchronous or one-step off-policy rollouts). Then give more ranks to {slower} until both "
     "roles wait equally long."
 )
+_ACTION_SERVER: Final = (
+    "Send the gradients of each layer while the backward pass still runs, and answer each worker "
+    "without waiting for the others (asynchronous updates). Divide the parameters among several "
+    "servers. Or reduce gradients among the workers (DistributedDataParallel) without a server."
+)
 
 
 @rule("load balance across ranks", "a role that waits for another role", show="ranks")
@@ -62,9 +67,10 @@ def role_waits(context: Context) -> Iterator[Finding]:
     if max(shares) < _MIN_SHARE_RATIO:
         return
     members = find_members(context.ranks)
+    trainer = "worker" if roles.have_server else "trainer"
     names = [
         f"{_name_of(role)} ({list_members([members[place] for place in places])})"
-        for role, places in (("trainer", trainers), (roles.of_member[others[0]], others))
+        for role, places in ((trainer, trainers), (roles.of_member[others[0]], others))
     ]
     waiting, slower = (0, 1) if shares[0] >= shares[1] else (1, 0)
     waited = [waits[place] for place in (of_trainers, of_others)[waiting] if place in waits]
@@ -91,9 +97,11 @@ def role_waits(context: Context) -> Iterator[Finding]:
                 for i in (0, 1)
             ),
         ),
-        action=_ACTION.format(slower=f"the {names[slower]}"),
-        caveat="The saving assumes that both roles can work at the same time, with rollouts of "
-        "older weights.",
+        action=_ACTION_SERVER
+        if roles.have_server
+        else _ACTION.format(slower=f"the {names[slower]}"),
+        caveat="The saving assumes that both roles can work at the same time, with "
+        f"{'gradients' if roles.have_server else 'rollouts'} of older weights.",
         window=context.longest_of(longest.starts, longest.ends),
     )
 
@@ -143,7 +151,8 @@ _WORDS_OF_PASSES: Final = {"eval": "forward passes"}
 
 def _name_of(role: str) -> str:
     """Return the name of a role in a sentence."""
-    return role if role in ("trainer", "rollout", "environment") else f"{role} model"
+    is_model = role in ("reference", "reward")
+    return f"{role} model" if is_model else role
 
 
 def _with_saving(claim: Claim, overlap_ratio: float, whole_ns: int) -> Claim:

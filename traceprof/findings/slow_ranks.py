@@ -89,7 +89,7 @@ def slow_host(context: Context) -> Iterator[Finding]:
         return
     kind = group.kind
     table = matches_in_step(context.ranks).table
-    claims = _claims_on_waiting(context, group.late_members, cost_ns)
+    claims = claims_on_waiting(context, group.late_members, cost_ns)
     kind_of_saving, model = _kind_and_model(context, claims)
     delayed = table.take(
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
@@ -145,7 +145,8 @@ def straggler(context: Context) -> Iterator[Finding]:
     if find_late_host_or_rack(context.ranks) is not None:
         return
     slow = _find_straggler(context)
-    if slow is not None and find_roles(context.ranks).are_whole(slow.places):
+    roles = find_roles(context.ranks)
+    if slow is not None and (roles.have_server or roles.are_whole(slow.places)):
         return  # `role_waits` reports that one role waits for another
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
     if slow is None or ratio < _MIN_SHARE_RATIO:
@@ -167,7 +168,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     at_ns = int(origins_of_slow["at_ns"][origins_of_slow["attributed_ns"].argmax()])
     waits = find_waits(context.ranks)
     begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
-    claims = _claims_on_waiting(context, slow.places, slow.cost_ns)
+    claims = claims_on_waiting(context, slow.places, slow.cost_ns)
     if slow.is_once and not any(claim.total_ns for claim in claims):
         return  # the delay is in a slow step, which another rule reports
     once = "Late once" if slow.is_once else "Straggler"
@@ -402,9 +403,7 @@ def _note_on_rank(slow: RankLateness) -> Note:
     )
 
 
-def _claims_on_waiting(
-    context: Context, places: Collection[int], cost_ns: int
-) -> tuple[Claim, ...]:
+def claims_on_waiting(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
     """Return claims on the time in which devices wait for the members at ``places``.
 
     Without the delay, every rank would be done ``cost_ns`` earlier. The other ranks would wait that

@@ -336,6 +336,7 @@ _PER: Final = {
     "an iteration": "per iteration",
     "the mean step with slow steps": "per step including slow steps",
     "the mean step with checkpoints": "per step including checkpoints",
+    "the mean step with compilations": "per step including compilations",
     "the window": "in the window",
 }
 """The words after the length of a saving's base."""

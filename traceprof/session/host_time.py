@@ -48,14 +48,16 @@ def on_phases(
     *,
     only_rollouts: bool = False,
 ) -> Iterator[Note]:
-    """Yield a note on the shares of the phases on the CPU of the first process.
+    """Yield a note on the shares of the phases on the CPU of the first process that has steps.
 
     With ``only_rollouts``, yield it only if the process rolls out and learns from it.
     """
     phases, steps = table_of(results, "phases"), results.get("steps")
     if phases.empty:
         return
-    first = phases.take(phases["process"] == phases["process"][0])
+    with_steps = table_of(results, "steps")
+    has_steps = np.isin(phases["process"], with_steps["process"] if len(with_steps) else [])
+    first = phases.take(phases["process"] == phases["process"][int(has_steps.argmax())])
     shares = dict(zip(first["phase"].tolist(), first["host_ratio"].tolist(), strict=True))
     has_rollouts = bool(shares.keys() & {"generation", "environment"}) and _has_rollouts(steps)
     if only_rollouts and not has_rollouts:
@@ -76,11 +78,11 @@ def on_phases(
 
 def _on_rates(phases: Table, shares: Mapping[str, float], steps: Result | None) -> Iterator[Note]:
     """Yield notes on the tokens per second of updates and on the environment steps per second."""
-    tokens = steps.scalars.get("tokens_per_s") if steps is not None else None
-    if tokens is not None and shares.get(UPDATE):
-        yield Note.of(
-            "Updates train on {rate:count} generated tokens/s.", rate=tokens / shares[UPDATE]
-        )
+    for name, words in (("tokens_per_s", ""), ("least_tokens_per_s", "at least ")):
+        tokens = steps.scalars.get(name) if steps is not None else None
+        if tokens is not None and shares.get(UPDATE):
+            text = f"Updates train on {words}{{rate:count}} generated tokens/s."
+            yield Note.of(text, rate=tokens / shares[UPDATE])
     for row in phases.rows():
         if row["phase"] == "environment" and row["host_ratio"]:
             seconds = row["host_ns"] / row["host_ratio"] / 1e9

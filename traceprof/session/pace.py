@@ -65,10 +65,14 @@ def _on_step_time(steps: Result) -> Note:
 
 def _on_generation(scalars: Mapping[str, Any]) -> Iterator[Note]:
     """Yield a note on the rate of generated tokens, if the program generates."""
-    rate, of_phase = scalars.get("tokens_per_s"), scalars.get("generation_tokens_per_s")
-    if rate is not None and of_phase is not None:
-        text = "Generated {rate:count} tokens/s ({phase:count} tokens/s during generation)."
-        yield Note.of(text, rate=rate, phase=of_phase)
+    for least, words in (("", ""), ("least_", "at least ")):
+        rate, of_phase = (scalars.get(f"{least}{of}tokens_per_s") for of in ("", "generation_"))
+        if rate is not None and of_phase is not None:
+            text = f"Generated {words}{{rate:count}} tokens/s ({words}{{phase:count}} tokens/s "
+            text += "during generation)."
+            if least:
+                text += " Not all tokens that speculative decoding accepted are known."
+            yield Note.of(text, rate=rate, phase=of_phase)
 
 
 def _on_profiling(scalars: Mapping[str, Any], values: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ _OPTION_WORDS: Final = ("record ", "record`", "name parts", "--", "traceprof.ste
 
 _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
-    "device_memory": "copies within the GPU",
+    "device_memory": "memsets and copies within the GPU",
 }
 _GPU_BOUND: Final = "GPU-bound"
 _NO_KERNEL: Final = "no kernel ran"
@@ -189,7 +189,8 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         return _NO_KERNEL
     if working >= _MAIN_RATIO:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
-        second_words = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
+        whom = _whom_ranks_wait_for(findings, largest, shares[largest]) or _BOUND_BY.get(largest)
+        second_words = whom if is_in_part and _can_be_second(largest) else ""
         return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
     is_once = is_known(findings["one_time_ns"]) if len(findings) else None
     if is_once is not None and findings["claimed_ratio"][is_once].sum() >= _MAIN_RATIO:
@@ -235,9 +236,9 @@ def _can_be_second(name: str) -> bool:
     return name in _BOUND_BY and name not in _NEVER_SECOND
 
 
-def _whom_ranks_wait_for(found: Table, largest: str) -> str:
-    """Return words on the rank that others wait for if most time is communication, or ""."""
-    if found.empty or largest != COMMUNICATION:
+def _whom_ranks_wait_for(found: Table, largest: str, share: float = 0.0) -> str:
+    """Return words on the rank that others wait for in half of the ``share`` that is largest."""
+    if found.empty or largest != COMMUNICATION or 2 * found["claimed_ratio"][0] < share:
         return ""
     first = found.row(0)
     names = first["title"].values if isinstance(first["title"], Note) else {}
@@ -348,8 +349,8 @@ def _visible_problems(
     ``costs`` are the one-time and periodic costs on the page.
     """
     visible = {_OCCASIONS_OF.get(note.values["kind"], "") for note in costs}
-    if parts.get("idle", 0.0) >= CONSIDERABLE:
-        visible.add("idle time")
+    of_parts = {"idle time": IDLE, "interconnect bandwidth": COMMUNICATION}
+    visible |= {name for name, part in of_parts.items() if parts.get(part, 0.0) >= CONSIDERABLE}
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= MAX_STEADY_RATIO:
         visible.add("step time variation")
     if steps is not None and steps.scalars.get("profiler_overhead_ratio", 0.0) >= CONSIDERABLE:

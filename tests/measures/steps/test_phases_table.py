@@ -236,3 +236,41 @@ def test_the_time_of_a_phase_in_a_gap_of_the_window_does_not_count() -> None:
     window = TimeWindow(0, 120, ((40, 60),))
     rows = run("phases", trace.within(window)).to_frame()
     assert plain(rows, "phase", "host_ns") == [("forward", 20), ("generation", 80), (UNCLAIMED, 0)]
+
+
+def test_pauses_of_the_recorder_are_part_of_no_phase() -> None:
+    """The recorder opens a window in an update, and closes it in a rollout and in a pass."""
+    builder = TraceBuilder()
+    for begin in (0, 1_000):
+        builder.phase("rollout", begin, begin + 400)
+        builder.phase("environment", begin + 100, begin + 300)
+        builder.phase("rollout.used", begin + 500, begin + 500)
+        builder.phase("update", begin + 500, begin + 950)
+        builder.phase("forward", begin + 500, begin + 600)
+        builder.phase("backward", begin + 600, begin + 700)
+        builder.phase("optimizer", begin + 850, begin + 950)
+    builder.phase("traceprof.window.start", 720, 770)  # within the update
+    builder.phase("traceprof.window.stop", 1_150, 1_250)  # within a step of the environment
+    builder.phase("traceprof.window.stop", 1_610, 1_690)  # within a backward pass
+    trace = builder.build(span=(0, 2_000))
+    true_ns = {
+        "rollout": 400,
+        "environment": 400 - 100,
+        "forward": 200,
+        "backward": 200 - 80,
+        "optimizer": 200,
+        "update": 300 - 50,
+        "profiler": 50 + 100 + 80,
+        UNCLAIMED: 300,
+    }
+    phases = run("phases", trace).to_frame()
+    assert dict(plain(phases, "phase", "host_ns")) == true_ns
+    steps = run("steps", trace).table
+    assert steps["period_ns"].tolist() == [1_000 - 50, 950 - 100 - 80]
+    for phase in ("rollout", "environment", "forward", "backward", "optimizer", "update"):
+        assert steps[f"{phase}_ns"].sum() == true_ns[phase]
+    rows = run("step-phases", trace).to_frame()
+    sums = rows.groupby("phase")["host_ns"].sum()
+    del true_ns["profiler"]  # excluded from the period
+    assert sums.to_dict() == {**true_ns, UNCLAIMED: 200}
+    assert sums.sum() == steps["period_ns"].sum() - steps["between_ns"].sum()

@@ -189,7 +189,7 @@ def test_a_trend_is_said() -> None:
     assert result.scalars["trend_ns"] == 1.0
     texts = [note_text(note) for note in result.notes[:2]]
     assert texts == [
-        "Steps get slower from step 6 on: 102 ns before, 112 ns after (+9.8%)",
+        "Steps get slower throughout: 102 ns before step 6, 112 ns from there on (+9.8%)",
         "median of the first 3 steps 101 ns, of the last 3 steps 118 ns (+16.8%)",
     ]
 

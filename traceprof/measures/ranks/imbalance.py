@@ -21,7 +21,7 @@ from traceprof.measures.ranks.steps import aligned_steps
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import Table
+from traceprof.model.table import Names, Table
 
 MIN_STEPS: Final = 4
 """Minimum number of steps to analyze which rank is late."""
@@ -36,9 +36,11 @@ def find_imbalance(ranks: Ranks) -> Table:
     """Return the load imbalance of each step that all ranks recorded, in the window.
 
     Columns: step, member (the rank with the most work, by position in `find_members`), excess_ns
-    (the work of that rank minus the mean of all ranks; 0 within the accuracy of the clocks),
-    start_ns, and end_ns. Empty if ranks are stages of a pipeline, which have different work by
-    design, or if waiting cannot be attributed.
+    (the work of that rank minus the mean of all ranks; 0 within the accuracy of the clocks), late
+    (the positions of all ranks whose work is closer to the most than to the least), beyond_ns (the
+    most work minus the mean of the ranks that are not late), start_ns, and end_ns. Empty if ranks
+    are stages of a pipeline, which have different work by design, or if waiting cannot be
+    attributed.
     """
     steps, _, work_ns = aligned_steps(ranks.whole)
     place = {member.process: i for i, member in enumerate(find_members(ranks))}
@@ -59,11 +61,20 @@ def find_imbalance(ranks: Ranks) -> Table:
     most = work.argmax(axis=1) if len(work) else np.empty(0, np.int64)
     rows = np.arange(len(work))
     excess = np.rint(work.max(axis=1, initial=0) - work.mean(axis=1)).astype(np.int64)
+    ends = work.min(axis=1), work.max(axis=1)
+    is_late = work > (ends[0] + ends[1])[:, None] / 2
+    n_early = np.maximum((~is_late).sum(axis=1), 1)
+    late = [
+        " ".join(str(place[process]) for process in sorted(of_step[chosen].tolist()))
+        for of_step, chosen in zip(processes, is_late, strict=True)
+    ]
     return Table(
         {
             "step": by_step.values[0],
             "member": np.array([place[p] for p in processes[rows, most].tolist()], np.int64),
             "excess_ns": np.where(excess > find_blame(ranks).residual_ns, excess, 0),
+            "late": Names.of(late),
+            "beyond_ns": ends[1] - work.sum(axis=1, where=~is_late) / n_early,
             "start_ns": by_step.reduced(np.minimum, table["device_start_ns"]),
             "end_ns": by_step.reduced(np.maximum, table["device_end_ns"]),
         }

@@ -43,7 +43,7 @@ class KernelExcess:
     ``slower_ns`` is the extra time of kernels with the same grid, ``factor`` their slowdown, and
     ``more_ns`` the extra time of more kernels or larger grids. ``kernel`` is the name of the kernel
     with the most extra work ("" if none). ``count_ratio`` and ``blocks_ratio`` compare its launches
-    and its thread blocks with the other ranks (NaN: unknown, or no other rank runs the kernel).
+    and its thread blocks with the other ranks (NaN: unknown grids, or no other rank runs it).
     ``has_grids`` is whether the grids of all kernels of the rank are known. ``experts_ratio`` is
     the share of grouped GEMMs (experts) in the extra time of the kernels that take longer in total.
     """
@@ -188,7 +188,7 @@ def compare_kernels(kernels: Table, member: int) -> KernelExcess | None:
         more_ns=round(float(more.sum())),
         kernel=str(kernels["name"][texts[top]]) if more[top] > 0 else "",
         count_ratio=count_ratio,
-        blocks_ratio=blocks_ratio if has_grids else np.nan,
+        blocks_ratio=blocks_ratio if (kernels["grid"][names == top] >= 0).all() else np.nan,
         has_grids=has_grids,
         experts_ratio=float(extra[is_expert].sum() / max(extra.sum(), 1)),
     )

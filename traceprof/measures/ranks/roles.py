@@ -1,8 +1,9 @@
-"""Finds the roles of ranks in post-training: ranks that train, and ranks that work for them.
+"""Finds the roles of ranks: ranks that train, and ranks that work for them.
 
 A rank trains if it has a backward pass or an optimizer. Another rank that shares collectives with
 it has the role of its named phases (rollout, reference, reward, environment). A rank without named
-phases trains if it has steps, and rolls out if it only computes.
+phases trains if it has steps, and rolls out if it only computes. A rank whose hooks recorded an
+optimizer without backward passes, or only communication, is a server: it keeps the parameters.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from traceprof.names.ranges import PHASES
 
 TRAINER: Final = "trainer"
 ROLLOUT: Final = "rollout"
-_TRAINS: Final = tuple(map(PHASES.index, ("backward", "optimizer")))
+SERVER: Final = "server"
 _ROLE_OF_PHASE: Final = {
     "rollout": ROLLOUT,
     "generation": ROLLOUT,
@@ -43,6 +44,11 @@ class Roles:
     """The roles of ranks, by position in `find_members`; empty if all ranks have one role."""
 
     of_member: Mapping[int, str]
+
+    @property
+    def have_server(self) -> bool:
+        """Return whether a rank keeps the parameters of the others."""
+        return SERVER in self.of_member.values()
 
     def are_whole(self, places: Collection[int]) -> bool:
         """Return whether ``places`` are all ranks of one or more roles."""
@@ -83,9 +89,10 @@ def _roles_in(trace: Trace) -> dict[int, str]:
     ranges, phases = trace.whole.ranges, phases_of_all_ranges(trace)
     steps = find_steps(trace.whole)
     with_steps = steps.table["process"].tolist() if steps.source != FORWARD_PASSES else []
-    training = {*ranges["process"][np.isin(phases, _TRAINS)].tolist()}
     operators = trace.whole.host_ops
-    training |= {*operators["process"][autograd_rows(operators["name"])].tolist()}
+    learning = {*operators["process"][autograd_rows(operators["name"])].tolist()}
+    learning |= {*ranges["process"][phases == PHASES.index("backward")].tolist()}
+    updating = ranges["process"][phases == PHASES.index("optimizer")].tolist()
     # The recorder tells passes with and without gradients apart, so these ranks only evaluate.
     without_gradients = (phases == PHASES.index("eval")) & (ranges["domain"] == TRACEPROF_DOMAIN)
     found = dict.fromkeys(np.unique(trace.whole.kernels["process"]).tolist(), ROLLOUT)
@@ -98,4 +105,17 @@ def _roles_in(trace: Trace) -> dict[int, str]:
             time_ns = int(lengths_of(rows.take(rows["process"] == process)).sum())
             if time_ns > longest.get(process, 0):
                 longest[process], found[process] = time_ns, role
-    return {**found, **dict.fromkeys(training, TRAINER)}
+    found |= dict.fromkeys((*updating, *learning), TRAINER)
+    return {**found, **dict.fromkeys(_servers_in(trace, found.keys(), learning), SERVER)}
+
+
+def _servers_in(trace: Trace, known: Collection[int], learning: Collection[int]) -> set[int]:
+    """Return the processes that only update parameters, or only communicate.
+
+    The recorder sees all optimizers and backward passes, so ranges of other tools do not count.
+    """
+    ranges = trace.whole.ranges.take(trace.whole.ranges["domain"] == TRACEPROF_DOMAIN)
+    is_update = [text.partition("#")[0] == "optimizer" for text in ranges["name"].texts.tolist()]
+    updating = {*ranges["process"][ranges["name"].by_text(np.array(is_update, bool))].tolist()}
+    silent = {*ranges["process"].tolist()} & {*trace.whole.collectives["process"].tolist()}
+    return (updating | silent.difference(known)).difference(learning)

@@ -32,7 +32,8 @@ def join_steps_of_roles(ranks: Ranks) -> Ranks:
     found = ranks.each(find_steps)
     if not any(steps.source.startswith(RECORDED_PHASES) for steps in found):
         return ranks
-    if not (roles := find_roles(ranks).of_member):
+    found_roles = find_roles(ranks)
+    if not (roles := found_roles.of_member) or found_roles.have_server:
         return ranks
     exchanges = _exchanges(ranks, {place: role == TRAINER for place, role in roles.items()})
     tables = [_joined(steps.table.select(*STEP_COLUMNS), exchanges) for steps in found]

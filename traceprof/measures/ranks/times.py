@@ -44,12 +44,13 @@ def parts_of_members(ranks: Ranks) -> Mapping[int, Mapping[str, Any]]:
     rows_of: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for part in ranks:
         for row in _parts_by_process(part):
-            for device in (row["device"], ABSENT):
+            for device in {row["device"], ABSENT}:
                 rows_of.setdefault((row["process"], device), []).append(row)
     found = {}
     for place, member in enumerate(find_members(ranks)):
         if rows := rows_of.get((member.process, member.device)):
             label = str(rows[0]["device"]) if len(rows) == 1 else "all"
+            label = "" if rows[0]["device"] == ABSENT else label  # the device is unknown
             sums = {name: sum(row[name] for row in rows) for name in _PARTS_NS}
             found[place] = {"device": label, **sums}
     return found

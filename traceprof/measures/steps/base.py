@@ -170,7 +170,7 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
         profiled_ns=profiled_ns,
         samples_count=_samples_of_step(unprofiled if len(unprofiled) else ledger.take(counted)),
         is_unprofiled=len(unprofiled) > 0,
-        left_out=_left_out(ledger, ~counted),
+        left_out=_left_out(ledger, ~counted, has_gaps & _are_gaps(ledger)),
     )
 
 
@@ -223,15 +223,20 @@ def _are_inside(ledger: Table, window: TimeWindow) -> Bools:
     return np.asarray(covered_ns * 2 >= ledger["duration_ns"], np.bool_)
 
 
-def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:
-    """Return by kind the number of selected rows and their duration, as means over processes."""
+def _left_out(ledger: Table, rows: Bools, gaps: Bools) -> dict[str, tuple[int, float]]:
+    """Return by kind the number of selected rows and their duration, as means over processes.
+
+    A step that is one of the ``gaps`` on some ranks is left out on all of them.
+    """
     n = max(1, len({*ledger["process"].tolist()}))
-    kinds = ledger["kind"][rows]
-    lengths = ledger["duration_ns"][rows].astype(np.float64)
-    return {
-        kind: (max(1, round((kinds == kind).sum() / n)), float(lengths[kinds == kind].sum()) / n)
-        for kind in dict.fromkeys(kinds.tolist())
-    }
+    found = {}
+    for kind in dict.fromkeys(ledger["kind"][rows].tolist()):
+        chosen = rows & (ledger["kind"] == kind)
+        if kind not in (WARMUP, CUT, INCOMPLETE) and (chosen & gaps).any():
+            chosen = np.isin(ledger["step"], ledger["step"][chosen & gaps])
+        ns = float(ledger["duration_ns"][chosen].astype(np.float64).sum())
+        found[kind] = (max(1, round(chosen.sum() / n)), ns / n)
+    return found
 
 
 def times_of_steps(ledger: Table) -> Intervals:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.facts import of_window
-from traceprof.measures.rows import Ints
+from traceprof.measures.rows import Floats, Ints
 from traceprof.measures.steps.base import base_of, counted_steps
 from traceprof.measures.steps.ledger import all_steps, ledger_of_window
 from traceprof.measures.steps.measured import measured_steps
@@ -18,6 +18,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 
 _N_END_STEPS: Final = 3
+_MIN_GRADUAL_RATIO: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +30,8 @@ class Drift:
     ``compute_ns`` is the mean compute time per step, and ``compute_excess_ns`` the same minus its
     mean before; both are 0 if unknown. ``first_ns`` and ``last_ns`` are the medians of the first
     and last three steps. ``first_step`` and ``last_step`` are the numbers of the first and the last
-    compared steps. ``before`` and ``after`` are rows of `ledger_of_window`.
+    compared steps. ``before`` and ``after`` are rows of `ledger_of_window`. ``is_gradual``: the
+    steps before ``step`` change at a similar rate.
     """
 
     step: int
@@ -44,6 +46,7 @@ class Drift:
     compute_excess_ns: float
     before: Ints
     after: Ints
+    is_gradual: bool = False
 
     def shares_of(self, step_ns: float) -> tuple[float, float]:
         """Return the share of compute that grew, and of the rest of a step of ``step_ns``."""
@@ -54,9 +57,11 @@ class Drift:
     def notes(self) -> tuple[Note, Note]:
         """Return a note on the change, and a note on the first and the last steps."""
         word, sign = ("slower", "+") if self.excess_ns > 0 else ("faster", "−")
+        when = "from step {step} on: {before:ns} before, {after:ns} after"
+        if self.is_gradual:
+            when = "throughout: {before:ns} before step {step}, {after:ns} from there on"
         change = Note.of(
-            f"Steps get {word} from step {{step}} on: {{before:ns}} before, {{after:ns}} after "
-            f"({sign}{{change:ratio}})",
+            f"Steps get {word} {when} ({sign}{{change:ratio}})",
             step=self.step,
             before=self.before_ns,
             after=self.after_ns,
@@ -121,4 +126,19 @@ def find_drift(ranks: Ranks) -> Drift | None:
         compute_excess_ns=compute_ns - float(compute[before].mean()),
         before=rows[before],
         after=rows[after],
+        is_gradual=_is_gradual(series, place),
     )
+
+
+def _is_gradual(series: Floats, place: int) -> bool:
+    """Return whether a series grows at a similar rate on both sides of ``place``.
+
+    The growth then has no beginning in the series.
+    """
+    whole, *sides = (
+        (np.median(part[-_N_END_STEPS:]) - np.median(part[:_N_END_STEPS]))
+        / max(1, len(part) - _N_END_STEPS)
+        for part in (series, series[:place], series[place:])
+    )
+    is_long = min(place, len(series) - place) >= 2 * _N_END_STEPS
+    return is_long and all(side * whole >= _MIN_GRADUAL_RATIO * whole**2 for side in sides)

@@ -148,6 +148,8 @@ def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[
         # Several threads may train: use the one with the most. Prefetching runs on other threads.
         distinct, counts = np.unique(closing_threads, return_counts=True)
         main = distinct[counts.argmax()]
+        if 2 * counts.max() < counts.sum() and not (phase == BACKWARD).any():
+            continue  # a parameter server: the requests of its clients take turns
         is_main = thread == main
         if not (is_main & (phase == BACKWARD)).any():
             is_main |= phase == BACKWARD
@@ -176,12 +178,19 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
 
 
 def _without_evaluations(events: Iterable[PhaseEvent]) -> Iterator[PhaseEvent]:
-    """Yield each event except generation and scores within an evaluation."""
-    evaluated_until = NEVER
+    """Yield each event except generation and scores within an evaluation.
+
+    Scores within a generation are part of it: a model verifies the drafts of another.
+    """
+    evaluated_until = generated_until = NEVER
     for event in events:
         if event.phase == _EVAL:
             evaluated_until = max(evaluated_until, event.end)
         elif event.phase in (_GENERATION, _SCORES) and event.start < evaluated_until:
+            continue
+        elif event.phase == _GENERATION:
+            generated_until = max(generated_until, event.end)
+        elif event.phase == _SCORES and event.start < generated_until:
             continue
         yield event
 

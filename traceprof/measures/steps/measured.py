@@ -50,7 +50,10 @@ from traceprof.names.ranges import PHASES, PROFILER
 _REASON: Final = "reason "
 """Prefix of internal columns that explain slow steps. The columns are dropped from the result."""
 
-_SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "generated_tokens_count")
+_SUMS: Final = (
+    *("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes"),
+    *("generated_tokens_count", "least_tokens_count"),
+)
 """Columns that are 0, not unknown, for ranks without such data."""
 
 _ORDER: Final = (
@@ -292,10 +295,12 @@ def _rates_of_tokens(table: Table) -> dict[str, float]:
     if "generated_tokens_count" not in usual or not usual["generated_tokens_count"].sum():
         return {}
     tokens, n = usual["generated_tokens_count"].sum(), len(np.unique(usual["process"]))
-    found = {"tokens_per_s": n * tokens * 1e9 / usual["duration_ns"].sum()}
+    # Consumers of rates do not know lower bounds, so these have other names.
+    least = "least_" if "least_tokens_count" in usual and usual["least_tokens_count"].any() else ""
+    found = {f"{least}tokens_per_s": n * tokens * 1e9 / usual["duration_ns"].sum()}
     generation_ns = float(np.nansum(usual.get("generation_ns", 0.0)))
     if generation_ns:
-        found["generation_tokens_per_s"] = n * tokens * 1e9 / generation_ns
+        found[f"{least}generation_tokens_per_s"] = n * tokens * 1e9 / generation_ns
     return found
 
 

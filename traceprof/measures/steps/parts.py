@@ -126,17 +126,22 @@ def _batches(trace: Trace) -> Table:
 
 
 def tokens_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the number of tokens generated in each step; {} if unknown."""
+    """Return the tokens generated in each step, and the lower bounds among them; {} if unknown."""
     marks = trace.marks
+    is_least = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "generated.least")
     is_tokens = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "generated.tokens")
-    marks = marks.take(is_tokens & (marks["payload"] > 0))
+    is_tokens = (is_tokens | is_least) & (marks["payload"] > 0)
+    marks, is_least = marks.take(is_tokens), is_least[is_tokens]
     if marks.empty:
         return {}
     # The mark may follow the end of the last step.
     spans = steps.assign(end_ns=steps["next_ns"])
     for rows in rows_by(spans, "process").values():
         spans["end_ns"][rows[-1]] = np.iinfo(np.int64).max
-    return {"generated_tokens_count": _sums(spans, marks, marks["payload"])}
+    found = {"generated_tokens_count": _sums(spans, marks, marks["payload"])}
+    if is_least.any():
+        found["least_tokens_count"] = _sums(spans, marks, marks["payload"] * is_least)
+    return found
 
 
 def work_of_engine(trace: Trace, steps: Table) -> Mapping[str, Floats]:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.device.times import between_cycles
+from traceprof.measures.device.times import between_cycles, recorder_times
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
@@ -272,11 +272,13 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
     for process, device in used:
         devices.setdefault(process, []).append(device)
     tables = [Table(dict.fromkeys((*_KEYS, "host_ns"), np.empty(0, np.int64)))]
-    known = phase_times(trace)
+    known, recorder = phase_times(trace), recorder_times(trace)
     # A process without named phases that uses a device has all time outside phases.
     for process in sorted({*known, *devices}):
         rows = rows_of.get(process, np.empty(0, np.int64))
-        unclaimed, found = ends[rows] - starts[rows], {}
+        paused = recorder.get(process, Intervals.empty())  # excluded from the period as well
+        unclaimed = ends[rows] - starts[rows] - paused.covered_ns(starts[rows], ends[rows])
+        found = {}
         for phase, time in known.get(process, {}).items():
             if phase != PROFILER:
                 found[PHASES.index(phase)] = time.covered_ns(starts[rows], ends[rows])

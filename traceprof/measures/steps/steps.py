@@ -93,6 +93,8 @@ SPEC: Final = ResultSpec.of(
     total p2p_bytes: bytes copied between GPUs by copies that start in the step
     total generated_tokens_count: number of tokens generated in the step. For loops of forward
         passes, it includes the padding of sequences that ended early
+    total least_tokens_count: part of generated_tokens_count that is a lower bound: tokens of
+        speculative decoding, of which not all accepted drafts are known
     total processed_tokens_count: tokens that an inference server processed in the step: those of
         prompts and one for each running sequence, from the name of the step
     total sequences_count: sequences in the batch of an inference server, from the name of the step
@@ -138,6 +140,8 @@ SPEC: Final = ResultSpec.of(
         of step time
     same generation_tokens_per_s: generated tokens per second of generation, summed over all
         processes
+    same least_tokens_per_s: lower bound of tokens_per_s, which is then unknown
+    same least_generation_tokens_per_s: lower bound of generation_tokens_per_s
     same unprofiled_count: number of steps without profiling overhead, because the profiler recorded
         nothing in them; excludes warm-up and the first half of each unprofiled stretch, in which
         the host runs ahead of the GPUs

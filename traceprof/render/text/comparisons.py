@@ -155,7 +155,7 @@ class _DifferenceLines:
     def head(self, names: Sequence[str]) -> Text:
         """Return the headings."""
         # The headline has the full name, for example "iteration 9 of the pattern".
-        short = [name.partition(" of ")[0] for name in names]
+        short = [name.partition(" of ")[0].replace("iteration ", "iter. ") for name in names]
         titles = [plain_text(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in short]
         return Text(" ".join([" " * self._name_width, *titles, "difference"]), style="dim")
 

@@ -49,7 +49,8 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
             length_ns = base_ns or row["duration_ns"]
             length = f"  {format_duration(length_ns)}" + ("" if base == WINDOW else f" per {base}")
             about = (plain_text(row["name"]), "dim"), (length, "dim")
-            shown.append(Text.assemble(f"GPU {row['device']} ", *about, style="bold"))
+            number = f"GPU {row['device']} " if row["device"] >= 0 else "GPU (number unknown) "
+            shown.append(Text.assemble(number, *about, style="bold"))
             shown += [_bar(shares, _BAR_WIDTH), *_numbers(row, shares, length_ns)]
             continue
         line = Text(f"GPU {row['device']:>3} ", style="bold")

@@ -22,3 +22,30 @@ class CoroutineRange:
         if local.open[-1] is self:
             session.emitter().add_past(self._start_ns, time_ns(), self._name, steps.number)
         del local.open[local.open.index(self) :]
+
+
+class Timed:
+    """A context manager of a library, with a range of its phase.
+
+    ``begin`` returns the emitter of the range, or None; ``end`` receives it.
+    """
+
+    def __init__(self, context, begin, end):
+        self._context, self._begin, self._end, self._emitter = context, begin, end, None
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+    def __call__(self, *args, **kwargs):  # some timers are decorators as well
+        return self._context(*args, **kwargs)
+
+    def __enter__(self):
+        self._emitter = self._begin()
+        return self._context.__enter__()
+
+    def __exit__(self, *error):
+        try:
+            return self._context.__exit__(*error)
+        finally:
+            if self._emitter is not None:
+                self._end(self._emitter)

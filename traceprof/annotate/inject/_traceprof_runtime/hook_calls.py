@@ -3,6 +3,7 @@
 - Copies to a GPU. The profiler records the copy on the device. The range, with its bytes, shows
   how long the copy blocks the host, which it does for pageable memory.
 - Process groups. Their creation and destruction show how long workers need to find each other.
+- Calls of torch.distributed.rpc that wait for an answer.
 - Checkpoints, including torch.distributed.checkpoint. The spool is flushed after each save: the
   process may be killed before the next flush, and a restarted job continues from this checkpoint.
 - Named ranges of torch, if the user selected them as steps. (The traceprof package handles its own
@@ -38,6 +39,13 @@ def install_groups(torch):
         method = in_range(getattr(distributed, name), name)
         replace(distributed, name, method)
         replace(distributed.distributed_c10d, name, method)
+    call_after_import("torch.distributed.rpc", _wrap_rpc)
+
+
+def _wrap_rpc(rpc):
+    """Wrap ``rpc_sync``, which waits for the answer of another process."""
+    if hasattr(rpc, "rpc_sync"):  # not in builds without RPC
+        replace(rpc, "rpc_sync", in_range(rpc.rpc_sync, "comm:rpc_sync"))
 
 
 def in_range(original, name, afterwards=None):

@@ -5,7 +5,8 @@ Three sources name them:
 - ``gymnasium.make``.
 - Objects that look like an environment: they have ``reset`` and ``step``, and a step returns an
   observation, a reward, whether the episode ended, and possibly more. They are looked for in the
-  functions that call a policy without gradients.
+  functions that create an optimizer (a warm-up of random actions may follow, without a policy) or
+  call a policy without gradients.
 - Actions: a program that samples from a distribution after a pass without gradients acts on the
   sample, whatever its environment is. If it awaits the results, the rollout lasts until the event
   loop has run.
@@ -39,6 +40,8 @@ def install_environments(torch):
     for name in _DISTRIBUTIONS:
         cls = getattr(torch.distributions, name)
         replace(cls, "sample", _wrap_sample(is_compiling, cls.sample))
+    optimizer = torch.optim.Optimizer
+    replace(optimizer, "__init__", _wrap_optimizer(torch, optimizer.__init__))
     loop = asyncio.BaseEventLoop
     replace(loop, "run_until_complete", _wrap_loop(loop.run_until_complete))
 
@@ -55,6 +58,16 @@ def _wrap_make(torch, gymnasium):
         return environment
 
     replace(gymnasium, "make", make)
+
+
+def _wrap_optimizer(torch, original):
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        if session.active:
+            find_environments(torch, is_last=False)
+
+    return __init__
 
 
 def _wrap_sample(is_compiling, original):
@@ -80,14 +93,18 @@ def _wrap_loop(original):
     return run_until_complete
 
 
-def find_environments(torch):
-    """Wrap the environments that the callers of a pass without gradients know, once per caller."""
+def find_environments(torch, is_last=True):
+    """Wrap the environments that the callers of a hooked function know, once per caller.
+
+    Unless ``is_last``, the callers are searched again later: they may create others.
+    """
     frame = sys._getframe(2) if _is_installed else None
     for _ in range(_MAX_CALLERS):
         if frame is None:
             return
         if frame.f_code not in _searched:
-            _searched[frame.f_code] = True
+            if is_last:
+                _searched[frame.f_code] = True
             variables = frame.f_locals
             known, owner = list(variables.values()), variables.get("self")
             if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(variables, dict):

@@ -45,8 +45,11 @@ class _History:
         """Begin before the first requested step, end after the last."""
         if self._is_on:
             self._ends_us.append(time_ns() // 1000)
-        if number > self._last:
+        if number > self._last and self._is_on:
+            emitter = session.emitter()
+            emitter.push("traceprof.window.stop", number)  # a snapshot takes seconds to write
             self.write()
+            emitter.pop()
         elif number >= self._first:
             self._begin()
 

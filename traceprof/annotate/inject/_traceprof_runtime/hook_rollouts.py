@@ -13,8 +13,8 @@ Four sources name them:
   then is it known. A following pass over the whole sequences computes log-probabilities.
 
 The mark ``generation.running`` is the number of sequences of a pass, if it changed. The marks
-``generated.sequences`` and ``generated.tokens`` follow each generation. Of loops of forward passes,
-tokens include the padding of sequences that ended early.
+``generated.sequences`` and ``generated.tokens`` follow each generation; ``generated.least`` is a
+lower bound instead (speculative decoding). Tokens of loops include padding after early ends.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ import threading
 from . import session, steps
 from .after_import import call_after_import, complain
 from .clock import time_ns
-from .coroutine_ranges import CoroutineRange
-from .decoding import MIN_DECODED, Sequence, count_generated, token_shape
+from .coroutine_ranges import CoroutineRange, Timed
+from .decoding import MIN_DECODED, READING, Sequence, count_generated, find_tokens, shape_of
 from .replaced import replace
 from .rollout_calls import (
     CALLS,
@@ -165,11 +165,16 @@ def _count(emitter, outer, counted):
         local.counted = outer[0] + n_sequences, outer[1] + n_tokens, max(outer[2], length)
 
 
-def _mark_generated(emitter, n_sequences, n_tokens, length):
+def _mark_generated(emitter, n_sequences, n_tokens, length, decoded=None):
+    is_speculative = decoded is not None and decoded.is_speculative
     local.finished, local.n_trained = (n_sequences, length), 0
+    local.n_drafted = decoded.n_drafted if is_speculative else 0
     if n_sequences:
         emitter.mark("generated.sequences", n_sequences)
-        emitter.mark("generated.tokens", n_tokens)
+        if is_speculative:
+            emitter.mark("generated.least", decoded.n_least)
+        else:
+            emitter.mark("generated.tokens", n_tokens)
 
 
 def _wrap_timer(torch, path, argument, module):
@@ -187,7 +192,9 @@ def _wrap_timer(torch, path, argument, module):
     def timer(*args, **kwargs):
         context = original(*args, **kwargs)
         texts = [arg for arg in (*args, kwargs.get(argument)) if isinstance(arg, str)]
-        return _Timed(context, texts[0]) if texts and hasattr(context, "__enter__") else context
+        if not texts or not hasattr(context, "__enter__"):
+            return context
+        return Timed(context, functools.partial(_begin_timed, None, texts[0]), _pop_phase)
 
     replace(owner, name, timer)
 
@@ -213,30 +220,6 @@ def _wrap_context_class(torch, cls, argument):
 
     replace(cls, "__enter__", __enter__)
     replace(cls, "__exit__", __exit__)
-
-
-class _Timed:
-    """A context manager of a library, with a range of its phase."""
-
-    def __init__(self, context, name):
-        self._context, self._name, self._emitter = context, name, None
-
-    def __getattr__(self, name):
-        return getattr(self._context, name)
-
-    def __call__(self, *args, **kwargs):  # some timers are decorators as well
-        return self._context(*args, **kwargs)
-
-    def __enter__(self):
-        self._emitter = _begin_timed(None, self._name)
-        return self._context.__enter__()
-
-    def __exit__(self, *error):
-        try:
-            return self._context.__exit__(*error)
-        finally:
-            if self._emitter is not None:
-                _pop_phase(self._emitter)
 
 
 def _begin_timed(torch, name):
@@ -271,7 +254,7 @@ def begin_pass(torch, module, args, kwargs, name="eval"):
     local.started = phase, time_ns()
     if ends_decoding and phase in (LOGPROBS, REWARD):  # writing the generation took time
         session.emitter().add_past(start_ns, local.started[1], phase, steps.number)
-    return "eval" if phase == GENERATION else phase
+    return "eval" if phase in (GENERATION, READING) else phase
 
 
 def _phase_of_pass(torch, module, args, kwargs):
@@ -281,33 +264,33 @@ def _phase_of_pass(torch, module, args, kwargs):
     last = local.__dict__.pop("pass", None)
     if local.__dict__.get("open_calls"):
         return "eval"
-    shape = token_shape(torch, args, kwargs)
-    decoded = local.__dict__.get("decoded")
-    if decoded is not None and _is_decoded(decoded, module, shape, kwargs):
+    tokens = find_tokens(torch, args, kwargs)
+    phase = _phase_of_decoded(torch, module, tokens, kwargs)
+    if phase is not None or tokens is None:
+        return phase or "eval"
+    if not _is_whole_sequence(shape_of(tokens)):
+        local.decoded = Sequence(module, tokens, time_ns())
         return GENERATION
-    end_decoding()
-    if shape is None:
-        return "eval"
-    if _is_whole_sequence(shape):
-        phase = phase_of_scores(type(module).__name__)
-        if last is not None and last[0] == phase:
-            _extend_pass(*last)
-        return phase
-    local.decoded = Sequence(module, shape, time_ns())
-    local.decoded.add(shape)
-    return GENERATION
+    phase = phase_of_scores(type(module).__name__)
+    if last is not None and phase == (LOGPROBS if last[0] == READING else last[0]):
+        _extend_pass(phase, *last[1:])
+    return phase
 
 
-def _is_decoded(decoded, module, shape, kwargs):
-    """Return whether a pass extends the sequences; ``shape`` is None without tokens."""
-    if shape is None:
-        return decoded.has_part(module)
-    if not decoded.is_continued(module, shape, kwargs):
-        return False
-    decoded.add(shape)
-    if decoded.n_passes >= MIN_DECODED:
-        _mark_running(shape[0])
-    return True
+def _phase_of_decoded(torch, module, tokens, kwargs):
+    """Return the phase of a pass that extends or reads the decoded sequences, or None: end them."""
+    while "decoded" in local.__dict__:
+        decoded = local.decoded
+        if decoded.is_extended(torch, module, tokens, kwargs):
+            if decoded.n_passes >= MIN_DECODED:
+                _mark_running(decoded.batch)
+            return GENERATION
+        if decoded.is_read_by(module, tokens):
+            return decoded.note_reader(module, tokens, time_ns())
+        end_decoding()
+        if decoded.rival is not None:
+            local.decoded = decoded.rival
+    return None
 
 
 def end_pass():
@@ -316,10 +299,7 @@ def end_pass():
     phase, start_ns = state.pop("started", ("eval", now))
     if phase != "eval":
         state["pass"] = phase, start_ns, now
-    if phase == GENERATION and "decoded" in state:
-        state["decoded"].end_ns = now
-    if "rollout" in state:
-        _extend_rollout()
+    _end_decoded_pass(phase, start_ns, now)
     end_training()
 
 
@@ -347,28 +327,40 @@ def _extend_pass(phase, start_ns, end_ns):
     now = time_ns()
     if now - end_ns > end_ns - start_ns or not session.active:
         return None
-    if phase != GENERATION:
+    if not _end_decoded_pass(phase, start_ns, now):
         session.emitter().add_past(end_ns, now, phase, steps.number)
-    elif "decoded" in local.__dict__:
-        local.decoded.end_ns = now
     return now
+
+
+def _end_decoded_pass(phase, start_ns, end_ns):
+    """Note the end of a pass of decoded sequences, or that may score them; return if it is one."""
+    decoded = local.__dict__.get("decoded")
+    if phase == READING and decoded is not None:
+        decoded.score = start_ns, end_ns
+    elif phase == GENERATION and decoded is not None:
+        decoded.end_ns = end_ns
+    return phase in (GENERATION, READING)
 
 
 def _is_whole_sequence(shape):
     """Return whether tokens of this shape are generated sequences, or a part of their batch."""
     n_sequences, length = local.__dict__.get("finished", (0, 0))
-    return shape[0] <= n_sequences and abs(shape[1] - length) <= _MAX_LENGTH_DIFFERENCE
+    # Not all drafts of the last round were accepted.
+    most = max(_MAX_LENGTH_DIFFERENCE, local.__dict__.get("n_drafted", 0))
+    return shape[0] <= n_sequences and abs(shape[1] - length) <= most
 
 
 def end_decoding():
     """Write the range of the sequences that were decoded last, if there are any."""
     local.__dict__.pop("pass", None)
     decoded = local.__dict__.pop("decoded", None)
-    if decoded is None or decoded.n_passes < MIN_DECODED:
+    if decoded is None or not (decoded.is_speculative or decoded.n_passes >= MIN_DECODED):
         return
     emitter = session.emitter()
     emitter.add_past(decoded.start_ns, decoded.end_ns, GENERATION, steps.number)
-    _mark_generated(emitter, decoded.n_sequences, decoded.n_tokens, decoded.length + 1)
+    if decoded.score and not decoded.is_speculative:
+        emitter.add_past(*decoded.score, LOGPROBS, steps.number)
+    _mark_generated(emitter, decoded.n_sequences, decoded.n_tokens, decoded.length + 1, decoded)
 
 
 def begin_training():
@@ -385,7 +377,7 @@ def _note_learning(torch, args, kwargs):
     """Record an empty range if training passes read generated sequences, or many more others."""
     state = local.__dict__
     n_sequences, length = state.get("finished", (0, 0))
-    shape = token_shape(torch, args, kwargs) if length else None
+    shape = shape_of(find_tokens(torch, args, kwargs)) if length else None
     if shape is None:
         return
     mark = USED
@@ -418,14 +410,18 @@ def note_action(is_new=True):
     """Note that the program acts on a pass without gradients; if not ``is_new``, it has acted."""
     state = local.__dict__
     if "rollout" in state and "decoded" not in state and (is_new or state["rollout"][2]):
-        _extend_rollout(is_new)
+        _extend_rollout(True)
 
 
-def _extend_rollout(has_environment=False):
-    """Note a pass without gradients, or a step of an environment."""
+def _extend_rollout(acts=False):
+    """Note a pass without gradients, or an action, which the rollout includes.
+
+    Passes after the last action, for example of a target network, belong to no rollout.
+    """
     now = time_ns()
     rollout = local.__dict__.setdefault("rollout", [now, now, False])
-    rollout[1:] = now, rollout[2] or has_environment
+    if acts:
+        rollout[1:] = now, True
 
 
 def _end_rollout():

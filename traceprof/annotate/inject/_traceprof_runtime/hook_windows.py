@@ -8,6 +8,7 @@ starts itself always has priority.
 import functools
 import os
 import sys
+import threading
 import time
 
 from . import session, settings, steps, turns
@@ -125,6 +126,7 @@ class _Windows:
         self._open_range = None
         self._is_making_profile = False
         self._process = os.getpid()
+        self._thread = None  # opened the last window; only it can close it. Numbers are used again.
         self._due_ns = None  # when the next window by time begins, or the open one ends
 
     def give_way_to_program(self):
@@ -144,7 +146,7 @@ class _Windows:
 
     def at_step(self, number):
         """Open or close a window if it is due; prepare the profiler one step before a window."""
-        if self._process != os.getpid():
+        if self._process != os.getpid() or self._is_of_other_thread():
             return  # a forked process: only its parent has the profiler
         if self._stop_at is _BY_TIME:
             self.stop()
@@ -162,7 +164,7 @@ class _Windows:
         if self._due_ns is None:
             self._due_ns = now + (_FIRST_DELAY_NS if turns.created else 0)
             return
-        if now < self._due_ns or self._process != os.getpid():
+        if now < self._due_ns or self._process != os.getpid() or self._is_of_other_thread():
             return
         cuda = self._torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
@@ -176,17 +178,32 @@ class _Windows:
                 self._stop_at = _BY_TIME
             self._due_ns = now + _WINDOW_NS
 
+    def _is_of_other_thread(self):
+        """Return whether this thread cannot close the open window, or may not close another.
+
+        Threads of C++ (requests of torch.distributed.rpc) take turns.
+        """
+        if self._stop_at is not None:
+            return self._thread is not threading.current_thread()
+        return isinstance(threading.current_thread(), threading._DummyThread)
+
     def open_for(self, number, n_steps):
         """Open a window for ``n_steps`` steps at step ``number``; the caller stops it.
 
         The process may have been forked since the last window.
         """
         self._process, self._active = os.getpid(), n_steps
-        self._start(number)
+        if not self._is_of_other_thread():
+            self._start(number)
 
     def _prepare(self):
-        """Create and prepare a profiler, unless one is prepared or the program's is running."""
+        """Create and prepare a profiler, unless one is prepared or the program's is running.
+
+        On a GPU, it takes long the first time, so it has a range of the recorder.
+        """
         if self._prepared_profile is None and not self._torch._C._autograd._profiler_enabled():
+            emitter = session.emitter()
+            emitter.push("traceprof.window.start", steps.number)
             try:
                 profile = self._make_profile()
                 profile._prepare_trace()
@@ -194,6 +211,8 @@ class _Windows:
             except Exception as error:
                 self._next_start = _NEVER
                 complain("no operators are recorded", error)
+            finally:
+                emitter.pop()
 
     @leave_out
     def _start(self, number):
@@ -211,6 +230,7 @@ class _Windows:
             complain("no operators are recorded", error)
         else:
             self._stop_at = number + (self._trial_steps or self._active)
+            self._thread = threading.current_thread()
             self._open_range = (emitter, emitter.start("traceprof.window", number))
         finally:
             emitter.pop()
@@ -238,6 +258,10 @@ class _Windows:
         if self._stop_at is None:
             return ""
         is_by_time = self._stop_at is _BY_TIME
+        if self._is_of_other_thread():  # torch would crash
+            self._stop_at, self._next_start = None, _NEVER
+            complain("a recording of operators was lost", "its thread has ended")
+            return ""
         self._stop_at = None
         n_bytes, written = 0, ""
         emitter, token = self._open_range
