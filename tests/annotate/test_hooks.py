@@ -1,6 +1,7 @@
 """Parts of the hooks that can be checked without torch."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -190,3 +191,18 @@ def test_no_window_is_opened_under_another_profiler(runtime, monkeypatch, capsys
     monkeypatch.setenv(variable, "1")
     runtime("hook_windows").install_windows(None)  # it would need torch to go on
     assert "another profiler" in capsys.readouterr().err
+
+
+def test_a_wrapped_step_keeps_its_parameters(runtime):
+    """GradScaler looks for ``grad_scaler`` among them."""
+
+    class Optimizer:
+        def step(self, closure=None, grad_scaler=None):
+            """Update."""
+
+    def method(self, *args, **kwargs):
+        return None
+
+    wrapped = runtime("hook_optimizers").copy_attributes(method, Optimizer.step)
+    assert list(inspect.signature(wrapped).parameters) == ["self", "closure", "grad_scaler"]
+    assert (wrapped.__name__, wrapped.__doc__) == ("step", "Update.")

@@ -1,6 +1,7 @@
 """The start-up file in the Pythons that a recorded program may start: it harms none of them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,3 +62,37 @@ def test_imports_are_not_touched_in_a_python_that_cannot_record(version, is_hook
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{is_hooked}\n"
+
+
+def run_beside_torch(folder, torch, version, inject):
+    """Run ``import torch`` where a file torch.py contains ``torch``; return what it printed."""
+    (folder / "torch.py").write_text(torch)
+    (folder / "train.py").write_text("import torch\nprint(torch.SCALE)\n")
+    environment = os.environ | {
+        "TRACEPROF_DIR": str(folder),
+        "PYTHONPATH": str(INJECTED) if inject else "",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [interpreter(version), "train.py"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+@pytest.mark.parametrize(
+    "torch", ["raise ImportError('libcudart.so.12: cannot open')", "import absent", "1/0", "1 1"]
+)
+def test_a_torch_that_cannot_be_imported_fails_as_without_a_recording(tmp_path, torch, version):
+    plain, recorded = (run_beside_torch(tmp_path, torch, version, on) for on in (False, True))
+    assert plain.returncode == 1
+    assert (recorded.returncode, recorded.stdout) == (plain.returncode, plain.stdout)
+    assert recorded.stderr == plain.stderr
+
+
+def test_a_module_of_the_program_with_the_name_torch_is_named(tmp_path):
+    done = run_beside_torch(tmp_path, "SCALE = 5\n", "3.11", inject=True)
+    assert (done.returncode, done.stdout) == (0, "5\n")
+    assert re.fullmatch(
+        r"traceprof: process \d+ imported \S*torch\.py, which is not PyTorch\n", done.stderr
+    )

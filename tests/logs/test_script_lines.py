@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.logs.reading import one_run, said
+from tests.logs.reading import one_run, rows, said
 from traceprof.errors import TraceprofError
+from traceprof.render.formatting import sentences
 
 MS = 1e6
 LINES = 12
@@ -258,3 +259,13 @@ def test_a_duration_with_a_colon_is_not_its_first_number(tmp_path: Path) -> None
 def test_the_total_time_as_a_clock(tmp_path: Path) -> None:
     lines = "Epoch 0 took 600 s\nEpoch 1 took 600 s\nTotal training time: 0:20:30\n"
     assert one_run(tmp_path, lines).measure("total_ns") == 1230e9
+
+
+def test_negative_times_and_rates_are_in_no_number(tmp_path: Path) -> None:
+    """A negative loss stays; a clock that went back is no step time."""
+    times = (20, -5000, 20)
+    lines = [f"step {i}: loss=-0.5 time={ms} ms" for i, ms in enumerate(times)]
+    run = one_run(tmp_path, "\n".join(lines) + "\n")
+    assert rows(run, "step_period_ns")["value"].tolist() == [20e6, 20e6]
+    assert rows(run, "loss")["value"].tolist() == [-0.5] * 3
+    assert "ignored 1 negative value of times or rates" in sentences(run.notes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from typer.testing import CliRunner
 import traceprof
 from tests.formats.test_contract import EXECUTION, WRITERS, planes_of
 from tests.formats.xplane_file import write_xplane
+from tests.reliability.workplace import make_trace as make_training
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, make_trace
 
@@ -123,3 +127,52 @@ def test_kernels_at_impossible_times_are_no_kernels_that_were_not_recorded(
     said = said_by("show", path)
     assert "ignored" in said
     assert "no kernels recorded" not in said
+
+
+def written(path: Path, *statements: str) -> Path:
+    """Write a training run of 20 steps, changed by SQL statements."""
+    write_nsys(make_training(), path)
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+def long_first_kernel(path: Path) -> Path:
+    """Write a run whose first kernel outlasts all steps: 31.7 years."""
+    kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
+    first = f"(SELECT min(start) FROM {kernels})"
+    return written(
+        path, f"UPDATE {kernels} SET end = end + 1000000000000000000 WHERE start = {first}"
+    )
+
+
+def one_correlation_id(path: Path) -> Path:
+    """Write a run whose kernels all belong to the first launch: no step of the window is whole."""
+    names = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
+    return written(path, *(f"UPDATE {name} SET correlationId = 1" for name in names))
+
+
+@pytest.mark.parametrize("entrance", ["page", "json", "show"])
+def test_a_kernel_that_outlasts_all_steps_leaves_them_no_duration(
+    entrance: str, tmp_path: Path
+) -> None:
+    said = said_by(entrance, long_first_kernel(tmp_path / "trace"))
+    assert "The steps after warm-up have no duration" in said
+    assert "Step time" not in said
+
+
+def test_one_id_of_all_launches_and_kernels(tmp_path: Path) -> None:
+    said = said_by("page", one_correlation_id(tmp_path / "trace"))
+    assert "GPU time in the window: idle 100.0%" in said
+    assert "per step" not in said
+
+
+@pytest.mark.parametrize("write", [long_first_kernel, one_correlation_id])
+def test_a_report_of_steps_without_times_is_written(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    path, out = write(tmp_path / "trace"), tmp_path / "out.html"
+    command = ["report", str(path), "-o", str(out), "--no-cache"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert out.exists()

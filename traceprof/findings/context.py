@@ -212,8 +212,8 @@ class Context:
 
     @property
     def n_steps(self) -> float:
-        """The mean number of usual steps per process (1 without known steps)."""
-        return self.base.steps_count if self.is_usual.any() else 1.0
+        """The mean number of usual steps per process (1 if the window contains no whole one)."""
+        return (self.is_usual.any() and self.base.steps_count) or 1.0
 
     @cached_property
     def is_usual(self) -> npt.NDArray[np.bool_]:
@@ -428,7 +428,7 @@ class Context:
     @property
     def _units(self) -> tuple[float, str]:
         """The number of usual steps or iterations and their noun; (1, "") if none are known."""
-        if len(self.steps):
+        if len(self.steps) and (self.base.steps_count or not self.is_usual.any()):
             return self.n_steps, STEP
         n = self.base.steps_count if self.base.unit == ITERATION else 0
         return (n, ITERATION) if n else (1, "")

@@ -253,6 +253,7 @@ class CollectedRun:
     training_from_s: float | None = None
     utc_of_zero_s: int | None = None
     left_out: int = 0
+    impossible: int = 0
     computed: set[str] = field(default_factory=set)
 
     def metric(
@@ -263,7 +264,7 @@ class CollectedRun:
         **options: Unpack[MetricOptions],
     ) -> None:
         """Add a value of a metric, in the unit that its name defines."""
-        if value is None:
+        if value is None or self._is_impossible(name, value):
             return
         over, rank = options.get("over", "step"), options.get("rank")
         key = Key(
@@ -300,7 +301,7 @@ class CollectedRun:
 
     def measure(self, name: str, value: float | None, **options: Unpack[MeasureOptions]) -> None:
         """Store one number of the run, in the unit that its name defines; the last value wins."""
-        if value is None or not math.isfinite(value):
+        if value is None or not math.isfinite(value) or self._is_impossible(name, value):
             return
         unit = unit_of(name)
         self.measures[name] = {
@@ -312,6 +313,12 @@ class CollectedRun:
             "source": options.get("source", "printed"),
             "over": options.get("over", ""),
         }
+
+    def _is_impossible(self, name: str, value: float) -> bool:
+        """Return whether a time or rate is below 0, and count it."""
+        is_impossible = value < 0 and unit_of(name) in _BETTER
+        self.impossible += is_impossible
+        return is_impossible
 
     def say(self, text: str, **values: Any) -> None:
         """Add a note that a reader of the numbers needs, unless it exists already."""

@@ -243,6 +243,8 @@ def summary_of(run: CollectedRun, name: str, origin: str, source: SourceFile) ->
     if run.left_out:
         text = "omitted {n:count} value(s) of metrics, epochs or events because there are too many"
         run.say(text, n=run.left_out)
+    if run.impossible:
+        run.say("ignored {n:count} negative value(s) of times or rates", n=run.impossible)
     zero = _find_zero(run)
     tables = {
         "measures": list(run.measures.values()),

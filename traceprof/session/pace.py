@@ -22,8 +22,8 @@ _MIN_RANGE_RATIO: Final = 0.0005
 
 def on_pace(steps: Result | None) -> Iterator[Note]:
     """Yield notes on the step time, the steps per second, and the kinds of steps."""
-    if steps is None or not steps.scalars.get("steady_count"):
-        return
+    if steps is None or not steps.scalars.get("steady_count") or not steps.scalars["step_ns"]:
+        return  # without usual steps, or all their times are damaged, so there is no rate
     if steps.scalars["is_pattern"] and steps.scalars["base"] != ITERATION:
         return
     yield _on_step_time(steps)

@@ -114,6 +114,9 @@ def select_default(ranks: Ranks) -> Selection:
     if not len(steps):
         return _within_last_recording(ranks, _main_loop(ranks))
     found = _steady(ranks)
+    if not found.window.duration_ns:  # damaged times: the first step outlasts all others
+        whole = _active(ranks)
+        return replace(whole, notes=(*whole.notes, Note(_EMPTY_STEPS)))
     table = steps.table
     if not is_found or not table["declared_warmup"].all():
         return found
@@ -254,6 +257,9 @@ _ON_HOST: Final = (
     "No GPU activity was recorded. The window covers all passes of the model on the host."
 )
 _NOTHING: Final = "No GPU activity was recorded. traceprof shows the whole trace."
+_EMPTY_STEPS: Final = (
+    "The steps after warm-up have no duration, so the window does not consist of steps."
+)
 _NO_STEPS: Final = "No step markers found. The window covers all GPU activity."
 
 

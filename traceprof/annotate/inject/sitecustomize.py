@@ -49,6 +49,10 @@ def _run_hidden_in_old_python(folders):
 
 def _install_hooks(torch):
     """Install the hooks, once the program has imported torch."""
+    if not hasattr(torch, "__version__"):
+        found = (os.getpid(), getattr(torch, "__file__", "a module torch"))
+        sys.stderr.write("traceprof: process %d imported %s, which is not PyTorch\n" % found)
+        return
     from _traceprof_runtime import install  # programs without torch do not wait for this
 
     install.install_hooks(torch)

@@ -325,7 +325,9 @@ def path_figure(path: Result, context: PageContext) -> str:
     process, step = int(table["process"][typical]), int(table["step"][typical])
     by_rank = context.whole.each(path_within, process, step, context.window)
     segments = next((segments for segments in by_rank if segments is not None), None)
-    figure = "" if segments is None else _segments_figure(segments, process, step, context)
+    figure = ""
+    if segments is not None and not segments.empty:  # a step without a duration has no path
+        figure = _segments_figure(segments, process, step, context)
     if len(table) < 2:
         return figure
     columns = {f"{part}_ns": _PATH_LABELS[part] for part in PATH_PARTS}

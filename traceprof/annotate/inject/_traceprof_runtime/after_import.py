@@ -104,3 +104,9 @@ class _Loader:
             self._action(module)
         except Exception as error:
             complain("no recording", error)
+
+    # Python removes the frames of importlib from the traceback of a failed import, and with this
+    # file name also ours: the program prints the same traceback as without traceprof.
+    exec_module.__code__ = exec_module.__code__.replace(
+        co_filename="<frozen importlib._bootstrap_external>"
+    )

@@ -198,9 +198,11 @@ def _wrap_method(original, name, is_compiling):
 
 
 def copy_attributes(method, original):
-    """Give ``method`` the name and documentation of ``original``, and mark it as a wrapper."""
-    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(method, attribute, getattr(original, attribute))
+    """Give ``method`` the name and signature of ``original``, and mark it as a wrapper.
+
+    GradScaler and trainers inspect the parameters of ``step``.
+    """
+    functools.update_wrapper(method, original, updated=())
     if getattr(original, "hooked", False):  # torch sets this if it has wrapped the method itself
         method.hooked = True
     _wrappers.add(method)
