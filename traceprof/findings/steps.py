@@ -133,6 +133,9 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         text, values = ", mostly due to the start of a pass over the DataLoader", {}
     if smaller:
         text, values = ", although their batches are smaller (new shapes)", {}
+    is_data = set(table["grown_phase"][slow].tolist()) == {"data"}
+    if is_data and not text:
+        text = ", mostly due to input pipeline"
     yield Finding(
         title=Note.of(
             (single if len(worst) == 1 else several)
@@ -165,7 +168,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             *(reason.cause.subject for reason in reasons if reason.cause),
             *("load balance across ranks" for reason in reasons if reason.rank is not None),
             *("memory allocation" for _ in allocating),
-            *("input pipeline" for _ in restarts),
+            *(["input pipeline"] if restarts or is_data else []),
         ),
     )
 

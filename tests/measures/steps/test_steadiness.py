@@ -31,6 +31,19 @@ def test_outliers_are_those_of_their_process_without_its_warmup() -> None:
     assert found.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, -1]
 
 
+def test_slow_steps_that_cost_a_large_part_of_the_time_are_no_outliers() -> None:
+    ones = np.ones(48, np.int64)
+
+    def n_slow(every: int, slow: float) -> int:
+        durations = np.where(np.arange(48) % every == every - 1, slow, 10.0)
+        return int((outliers_of_processes(durations, ones, ones == 0) > 0).sum())
+
+    # Every eighth: 6 x 40 more than usual of 720, a third. 6 x 20 of 600 are a fifth.
+    assert (n_slow(8, 50.0), n_slow(8, 30.0)) == (0, 6)
+    # Three of 48 are few, whatever they cost.
+    assert n_slow(16, 1000.0) == 3
+
+
 def test_where_steps_are_of_two_kinds_outliers_lie_beyond_both() -> None:
     durations = np.array([40.0, 40, 60, 40, 40, 61, 40, 40, 1000, 40, 40, 60, 40, 40, 62, 5])
     ones = np.ones(len(durations), np.int64)

@@ -106,8 +106,10 @@ def outliers(durations_ns: Floats) -> Ints:
 
     An outlier lies outside median ± 3 · 1.4826 · MAD and differs from the median by more than 5%.
     Outliers are rare: if more than a quarter of the steps are on one side, the steps are of several
-    kinds, and only the outliers within that side count. If the steps get slower for good, the later
-    steps are slow outliers only among themselves.
+    kinds, and only the outliers within that side count. The same holds if a tenth of the steps are
+    slow, and their excess is more than a quarter of the time: a loop whose data workers are slow
+    waits in every nth step. If the steps get slower for good, the later steps are slow outliers
+    only among themselves.
     """
     if len(durations_ns) < 4:
         return np.zeros(len(durations_ns), np.int64)
@@ -118,11 +120,19 @@ def outliers(durations_ns: Floats) -> Ints:
     found = np.where(outside, np.sign(deviation), 0).astype(np.int64)
     for side in (1, -1):
         rows = np.flatnonzero(found == side)
-        if len(rows) > _MAX_OUTLIERS_RATIO * len(found):
+        is_lasting = side > 0 and _is_lasting(durations_ns, rows, median)
+        if is_lasting or len(rows) > _MAX_OUTLIERS_RATIO * len(found):
             found[rows] = np.where(outliers(durations_ns[rows]) == side, side, 0)
     if (found > 0).any() and (rise := find_rise(durations_ns)) is not None:
         found[rise:] = np.where(outliers(durations_ns[rise:]) > 0, 1, np.minimum(found[rise:], 0))
     return found
+
+
+def _is_lasting(durations_ns: Floats, slow: Ints, median_ns: float) -> bool:
+    """Return whether the ``slow`` steps are not few, and cost a large part of the time."""
+    excess_ns = (durations_ns[slow] - median_ns).sum()
+    fewest = max(_MIN_STEPS_OF_LEVEL, _MIN_KIND_RATIO * len(durations_ns))
+    return bool(len(slow) >= fewest and excess_ns > _MAX_OUTLIERS_RATIO * durations_ns.sum())
 
 
 _MIN_STEPS_OF_LEVEL: Final = 5
