@@ -39,8 +39,8 @@ _MIN_SAVED_RATIO: Final = 0.001
 _ADVICE_BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
-        "For all-reduce of gradients: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
-        "accumulation, or 16 bits (`bf16_compress_hook`). Of activations: sequence parallelism.",
+        "For all-reduce of gradients: tune `bucket_cap_mb` in DDP, or use 16 bits "
+        "(`bf16_compress_hook`). Of activations: sequence parallelism.",
     ),
     (
         re.compile(r"(?i)all_?gather|reduce_?scatter"),
@@ -254,8 +254,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
         action=context.advice(
             pytorch='Communicate between GPUs: `init_process_group("nccl")`'
             + (", with one GPU per rank" if shared else "")
-            + ". Otherwise, send less data (16-bit gradients, `no_sync()` during gradient "
-            "accumulation).",
+            + ". Otherwise, send less data (16-bit gradients).",
             other="Communicate between GPUs (NCCL, GPU-aware MPI)"
             + (", with one GPU per rank" if shared else "")
             + ", or send less data.",

@@ -69,7 +69,7 @@ _BOUND_BY: Final = {
     "unknown": "idle for a reason that was not recorded",
 }
 """The bottleneck by the part with the most time; idle time counts by its cause."""
-_NEVER_SECOND: Final = ("edge", "unknown")
+_NEVER_SECOND: Final = ("edge",)
 _PAID_ONCE: Final = "mostly one-time costs"
 
 
