@@ -118,7 +118,8 @@ def _limited_by_late(
     """Return a finding whose saving is limited to its time on the ``late`` devices.
 
     ``blame`` names the late ranks and the share of the waits that they cause. In the remaining
-    waits, other ranks determine the step time.
+    waits, other ranks determine the step time. If nearly all of a measured saving is on the late
+    ranks, this is said as evidence.
     """
     total_ns = sum(claim.total_ns for claim in settled.claims)
     late_ns = sum(t.total_ns for c in settled.claims for d, t in c.times.items() if d in late)
@@ -127,6 +128,8 @@ def _limited_by_late(
     if ratio < _MIN_LATE_RATIO:
         most = ratio + (1 - blame.values["share"]) * (1 - ratio)
         return _limited(settled, most * settled.saving_ns, reason)
+    if settled.finding.kind != Kind.MEASURED:
+        return settled
     evidence = (*settled.finding.evidence, reason)
     return replace(settled, finding=replace(settled.finding, evidence=evidence))
 

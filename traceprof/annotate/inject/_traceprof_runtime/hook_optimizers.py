@@ -6,8 +6,10 @@ the first contain the number, because optimizers that take turns share a step.
 A step that a GradScaler skips, because gradients are not finite, also counts as an iteration.
 """
 
+import contextlib
 import functools
 import gc
+import inspect
 import itertools
 import sys
 import weakref
@@ -200,9 +202,13 @@ def _wrap_method(original, name, is_compiling):
 def copy_attributes(method, original):
     """Give ``method`` the name and signature of ``original``, and mark it as a wrapper.
 
-    GradScaler and trainers inspect the parameters of ``step``.
+    GradScaler and trainers inspect the parameters of ``step``. TorchDynamo of PyTorch 2.1 calls
+    what ``__wrapped__`` names, so it is not set.
     """
     functools.update_wrapper(method, original, updated=())
+    del method.__wrapped__
+    with contextlib.suppress(TypeError, ValueError):  # built in, or of a class that hides it
+        method.__signature__ = inspect.signature(original)
     if getattr(original, "hooked", False):  # torch sets this if it has wrapped the method itself
         method.hooked = True
     _wrappers.add(method)
