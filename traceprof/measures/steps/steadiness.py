@@ -120,19 +120,15 @@ def outliers(durations_ns: Floats) -> Ints:
     found = np.where(outside, np.sign(deviation), 0).astype(np.int64)
     for side in (1, -1):
         rows = np.flatnonzero(found == side)
-        is_lasting = side > 0 and _is_lasting(durations_ns, rows, median)
-        if is_lasting or len(rows) > _MAX_OUTLIERS_RATIO * len(found):
+        is_large = len(rows) > _MAX_OUTLIERS_RATIO * len(found)
+        if side > 0 and len(rows) >= max(_MIN_STEPS_OF_LEVEL, _MIN_KIND_RATIO * len(found)):
+            excess_ns = float(deviation[rows].sum())
+            is_large |= excess_ns > _MAX_OUTLIERS_RATIO * float(durations_ns.sum())
+        if is_large:
             found[rows] = np.where(outliers(durations_ns[rows]) == side, side, 0)
     if (found > 0).any() and (rise := find_rise(durations_ns)) is not None:
         found[rise:] = np.where(outliers(durations_ns[rise:]) > 0, 1, np.minimum(found[rise:], 0))
     return found
-
-
-def _is_lasting(durations_ns: Floats, slow: Ints, median_ns: float) -> bool:
-    """Return whether the ``slow`` steps are not few, and cost a large part of the time."""
-    excess_ns = (durations_ns[slow] - median_ns).sum()
-    fewest = max(_MIN_STEPS_OF_LEVEL, _MIN_KIND_RATIO * len(durations_ns))
-    return bool(len(slow) >= fewest and excess_ns > _MAX_OUTLIERS_RATIO * durations_ns.sum())
 
 
 _MIN_STEPS_OF_LEVEL: Final = 5
