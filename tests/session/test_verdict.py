@@ -35,7 +35,11 @@ def idle(share: float, **causes: int) -> dict[str, Result]:
         ((0.7, 0, 0, 0, 0.3), {"data": 2, "launch": 1}, "GPU-bound, partly input-bound"),
         ((0.7, 0, 0, 0.15, 0.15), {"data": 1}, "GPU-bound"),
         ((0.7, 0.3, 0, 0, 0), {}, "GPU-bound, partly communication-bound"),
-        ((0.6, 0, 0, 0, 0.4), {"unknown": 1}, "GPU-bound"),
+        (
+            (0.6, 0, 0, 0, 0.4),
+            {"unknown": 1},
+            "GPU-bound, partly idle for a reason that was not recorded",
+        ),
         ((0.75, 0.09, 0.08, 0, 0.08), {"data": 1}, "GPU-bound"),
         ((0.1, 0.6, 0, 0, 0.3), {"data": 1}, "communication-bound"),
         (

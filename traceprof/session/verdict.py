@@ -69,7 +69,8 @@ _BOUND_BY: Final = {
     "unknown": "idle for a reason that was not recorded",
 }
 """The bottleneck by the part with the most time; idle time counts by its cause."""
-_NEVER_SECOND: Final = ("edge",)
+_EDGE, _UNKNOWN = "edge", "unknown"
+_NEVER_SECOND: Final = (_EDGE, _UNKNOWN)
 _PAID_ONCE: Final = "mostly one-time costs"
 
 
@@ -190,7 +191,9 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     if working >= _MAIN_RATIO:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
         whom = _whom_ranks_wait_for(findings, largest, shares[largest]) or _BOUND_BY.get(largest)
-        second_words = whom if is_in_part and _can_be_second(largest) else ""
+        # "GPU-bound" alone would hide that the GPU is idle for a considerable part.
+        is_second = _can_be_second(largest) or largest == _UNKNOWN
+        second_words = whom if is_in_part and is_second else ""
         return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
     is_once = is_known(findings["one_time_ns"]) if len(findings) else None
     if is_once is not None and findings["claimed_ratio"][is_once].sum() >= _MAIN_RATIO:
