@@ -69,8 +69,7 @@ _BOUND_BY: Final = {
     "unknown": "idle for a reason that was not recorded",
 }
 """The bottleneck by the part with the most time; idle time counts by its cause."""
-_EDGE, _UNKNOWN = "edge", "unknown"
-_NEVER_SECOND: Final = (_EDGE, _UNKNOWN)
+_NEVER_SECOND: Final = ("edge", "unknown")
 _PAID_ONCE: Final = "mostly one-time costs"
 
 
@@ -192,7 +191,7 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
         whom = _whom_ranks_wait_for(findings, largest, shares[largest]) or _BOUND_BY.get(largest)
         # "GPU-bound" alone would hide that the GPU is idle for a considerable part.
-        is_second = _can_be_second(largest) or largest == _UNKNOWN
+        is_second = _can_be_second(largest) or largest == "unknown"
         second_words = whom if is_in_part and is_second else ""
         return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
     is_once = is_known(findings["one_time_ns"]) if len(findings) else None
