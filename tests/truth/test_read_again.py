@@ -179,7 +179,7 @@ def _throttle(machine: Machine, step: int) -> None:
 def test_steps_get_slower_because_of_the_kernels_of_one_rank() -> None:
     text = page_of(several(lambda _: parallel(4, before=_throttle), 4)())
     assert "Steps get slower from step 15 on" in text
-    assert "the other ranks wait for rank 1, and the next values are its own" in text
+    assert "the other ranks wait for rank 1, and the following values are of this rank" in text
     assert "(1.65×)" in text
     assert "Check rank 1." in text
     assert "other traffic on the network" not in text

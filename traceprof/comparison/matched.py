@@ -51,13 +51,13 @@ class MatchedRows:
         return ", ".join(f"{name.removesuffix('_count')} {part}" for name, part in named if part)
 
     def group(self, place: int) -> tuple[str, ...]:
-        """Return the parts of a key that are no sizes."""
+        """Return the parts of a key that are not sizes."""
         named = zip(self.names, self.keys[place], strict=True)
         return tuple(part for name, part in named if name not in (*_SIZES, *_BATCHES))
 
 
 def match_rows(base: Sequence[Summary], new: Sequence[Summary]) -> MatchedRows | None:
-    """Match the rows of two tables; None if the runs are no rows, or repeats of one row.
+    """Match the rows of two tables; None if the runs are not rows, or repeat one row.
 
     Raises:
         UsageError: no row of a table has the sizes and labels of a row of the other table.

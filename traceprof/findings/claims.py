@@ -47,9 +47,9 @@ class ClaimKind(StrEnum):
     LOST = "lost"  # not compute: exposed communication and copies, idle
     COMPUTE = "compute"
     SLOW = "slow steps"
-    DRIFT = "slower steps"  # the growth of lost time and compute; it has no times of its own
+    DRIFT = "slower steps"  # the growth of lost time and compute; it has no times
     PERIODIC = (
-        "periodic costs"  # the excess of steps with checkpoints or compilation; no times of its own
+        "periodic costs"  # the excess of steps with checkpoints or compilation; it has no times
     )
 
 

@@ -113,7 +113,9 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
         rows = (side[table["process"][side] == process] for side in (drift.before, drift.after))
         notes, action = _explain(context, replace(drift, **dict(zip(_SIDES, rows, strict=True))))
         late = next(one.label for one in find_members(context.ranks) if one.process == process)
-        who = Note.of("the other ranks wait for {late}, and the next values are its own", late=late)
+        who = Note.of(
+            "the other ranks wait for {late}, and the following values are of this rank", late=late
+        )
         return [*evidence, who, *notes], f"Check {late}. {action}"
     machine = [*notes_on_machine(table, drift.after, drift.before)]
     if main != "compute_ns":
@@ -145,7 +147,7 @@ def _explain(context: Context, drift: Drift) -> tuple[list[Note], str]:
 def _late_process(table: Table, drift: Drift) -> int | None:
     """Return the process whose compute grew most, if it explains most of the growth of the steps.
 
-    None if all processes grow alike, and of a single process.
+    None if all processes grow by the same amount, or if there is only one process.
     """
     processes = np.unique(table["process"][drift.before])
     after, before = (

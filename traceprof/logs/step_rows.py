@@ -22,7 +22,7 @@ _LEN_TENSORBOARD_ROW: Final = 3
 def rows_of_lines(text: str) -> list[dict[str, Any]]:
     """Return the objects of a text with one JSON object per line.
 
-    An empty list if a line is no object.
+    An empty list if a line is not an object.
     """
     rows: list[dict[str, Any]] = []
     for line in text.splitlines():

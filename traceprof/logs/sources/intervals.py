@@ -48,7 +48,7 @@ class IntervalReader(LogReader):
 
 
 class EpisodesReader(IntervalReader):
-    """Read lines about episodes of reinforcement learning; they are no steps of training."""
+    """Read lines about episodes of reinforcement learning, which are not training steps."""
 
     metric = "episode_ns"
 

@@ -69,7 +69,7 @@ class Sequence:
     Or several tokens at once (speculative decoding): after each round of drafts, another model, the
     reader, verifies them in one pass. How many it accepts is known only from the length of the next
     draft, so ``n_least`` is the least number of tokens. ``rival`` are the sequences that the reader
-    extends if it is no reader, and ``score`` is the time of its pass if this may be a score.
+    extends if it is not a reader, and ``score`` is the time of its pass if this may be a score.
     """
 
     def __init__(self, module, tokens, start_ns, prefill_ns=None):
@@ -190,7 +190,7 @@ def _is_prefix(torch, prompt, tokens):
 
 
 def find_tokens(torch, args, kwargs):
-    """Return the first tensor of a call; None if it is no tensor of tokens, which are integers."""
+    """Return the first tensor of a call; None if it does not contain tokens, which are integers."""
     tensor = kwargs.get("input_ids")
     if tensor is None:
         tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
